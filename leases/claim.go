@@ -27,8 +27,14 @@ const (
 // validity, takes it for (1-Rho) times as long.
 const Rho = 0.01
 
-// Stretch is d·(1+Rho), rounded up: how long one waits for another's d.
-func Stretch(d time.Duration) time.Duration { return time.Duration(math.Ceil(float64(d) * (1 + Rho))) }
+// Stretch is d·(1+Rho), rounded up: how long one waits for another's d. It is
+// at most Forever.
+func Stretch(d time.Duration) time.Duration {
+	if s := math.Ceil(float64(d) * (1 + Rho)); s < math.MaxInt64 {
+		return time.Duration(s)
+	}
+	return Forever
+}
 
 // Shrink is d·(1−Rho), rounded down: how long one may rely on a promised d.
 func Shrink(d time.Duration) time.Duration { return time.Duration(float64(d) * (1 - Rho)) }

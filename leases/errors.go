@@ -112,11 +112,14 @@ func (e *NotHeldError) Error() string {
 	if e.Token != 0 {
 		s += fmt.Sprintf(" under token %v", e.Token)
 	}
-	if e.Why != WhyUnknown {
+	switch e.Why {
+	case WhyUnknown:
+	case WhyExpired:
+		s += ": it has expired"
+	case WhyBroken:
+		s += ": an operator has broken it"
+	default:
 		s += ": it was " + e.Why.String()
-		if e.Why == WhyExpired {
-			s = s[:len(s)-len("was expired")] + "has expired"
-		}
 	}
 	if e.Next != 0 {
 		s += fmt.Sprintf("; token %v came next", e.Next)
@@ -155,7 +158,10 @@ func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailab
 type WrongClusterError struct{ Want, Got ID }
 
 func (e *WrongClusterError) Error() string {
-	return fmt.Sprintf("wrong cluster: want %v, the node belongs to %v", e.Want, e.Got)
+	if e.Got.IsZero() {
+		return fmt.Sprintf("wrong cluster: the node belongs to none, not to %v", e.Want)
+	}
+	return fmt.Sprintf("wrong cluster: the node belongs to %v, not to %v", e.Got, e.Want)
 }
 
 // Is matches ErrWrongCluster.

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"unicode/utf8"
 )
 
 // ID is 128 random bits: a session, an attempt or a cluster. Zero is no id.
@@ -19,10 +20,12 @@ func NewID() ID {
 // ParseID reads the hexadecimal form that String gives.
 func ParseID(s string) (ID, error) {
 	var id ID
-	if n, err := hex.Decode(id[:], []byte(clip(s, 2*len(id)+1))); err != nil || n != len(id) {
-		return ID{}, &InvalidError{Field: "id", Value: clip(s, 40), Bounds: "32 hexadecimal digits"}
+	if len(s) == hex.EncodedLen(len(id)) {
+		if _, err := hex.Decode(id[:], []byte(s)); err == nil {
+			return id, nil
+		}
 	}
-	return id, nil
+	return ID{}, &InvalidError{Field: "id", Value: clip(s, 40), Bounds: "32 hexadecimal digits"}
 }
 
 // IDFromBytes reads the 16 bytes of an id.
@@ -53,10 +56,13 @@ func (id *ID) UnmarshalText(b []byte) error {
 	return err
 }
 
-// clip cuts s to at most n bytes, so that no message grows with bad input.
+// clip cuts s to at most n bytes, and says so, lest a message grows with bad input.
 func clip(s string, n int) string {
-	if len(s) > n {
-		return s[:n]
+	if len(s) <= n {
+		return s
 	}
-	return s
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return fmt.Sprintf("%s… (%d bytes)", s[:n], len(s))
 }

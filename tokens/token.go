@@ -50,7 +50,7 @@ func (t Token) String() string { return strconv.FormatUint(uint64(t), 10) }
 // from 1 to Max.
 func Parse(s string) (Token, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil || n == 0 || n > uint64(Max) || s[0] == '0' || s[0] == '+' {
+	if err != nil || n == 0 || n > uint64(Max) || s[0] == '0' {
 		return 0, fmt.Errorf("%w %q: want a decimal number from 1 to %d", ErrInvalid, clip(s), uint64(Max))
 	}
 	return Token(n), nil
@@ -86,8 +86,11 @@ func (t *Token) UnmarshalText(b []byte) error {
 }
 
 // UnmarshalJSON reads a decimal string, the form that MarshalText gives, or a
-// JSON number.
+// JSON number. As usual, null changes nothing.
 func (t *Token) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
 	if len(b) == 0 || b[0] != '"' {
 		return t.UnmarshalText(b)
 	}

@@ -1,0 +1,97 @@
+# What a developer types; `make` alone lists it. A machine needs Go, gcc (for
+# the race detector), make and bash; all tools come as Go modules, at the
+# versions that tools.mod pins.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL: # the steps share the cores, and are timed
+
+# With this tag the metrics of raft and of its store go to one sink.
+TAGS := -tags hashicorpmetrics
+TOOL := go tool -modfile=tools.mod
+BUF := go tool -modfile=buf.mod buf
+STEP := @scripts/step
+GOTEST := scripts/gotest $(TAGS) -race
+
+# Packages whose tests run real processes, or load the machine: they come last
+# and one after the other. The others run in virtual time or take a moment.
+REAL := ./cmd/... ./bench/...
+FAST = $(filter-out $(shell go list $(REAL) 2>/dev/null) %/internal/arch,$(shell go list ./...))
+
+# make build RELEASE=1.2.3 names a release other than the source's own.
+RELEASE :=
+LDFLAGS := $(if $(RELEASE),-ldflags "-X github.com/coordd/coordd/internal/version.Release=$(RELEASE)")
+
+# For make soak: the time for each fuzz target, the seeds for each scenario.
+FUZZTIME := 2m
+SEEDS := 10000
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/coordd
+	go build $(TAGS) $(LDFLAGS) -o bin/coordd ./cmd/coordd
+
+.PHONY: demo
+demo: ## two workers compete for a lease of a local cluster
+	@scripts/demo.sh
+
+.PHONY: fmt
+fmt: ## format all Go code
+	$(TOOL) gofumpt -w .
+
+.PHONY: test
+test: lint test-fast test-real bench test-demo ## everything a change must pass, in at most 15 minutes
+
+.PHONY: lint
+lint: ## gofumpt, vet, staticcheck, the arch test
+	$(STEP) gofumpt scripts/unformatted $(TOOL) gofumpt -l .
+	$(STEP) vet go vet $(TAGS) ./...
+	$(STEP) staticcheck $(TOOL) staticcheck $(TAGS) ./...
+	$(STEP) arch scripts/gotest $(TAGS) -count=1 ./internal/arch
+
+.PHONY: test-fast
+test-fast: ## unit, property and virtual-time tests, with the race detector
+	$(STEP) 'test, fast packages' $(GOTEST) -timeout 10m $(FAST)
+
+.PHONY: test-real
+test-real: ## tests with real processes, one package after the other
+	$(STEP) 'test, real processes' $(GOTEST) -count=1 -p 1 -timeout 10m $(REAL)
+
+.PHONY: bench
+bench: ## every benchmark once, to see that it runs
+	$(STEP) 'benchmarks, once' go test $(TAGS) -run '^$$' -bench . -benchtime 1x -timeout 5m ./...
+
+.PHONY: test-demo
+test-demo:
+	$(STEP) demo scripts/demo.sh
+
+.PHONY: soak
+soak: cross fuzz generate-check ## by hand: fuzzing by time (FUZZTIME), thousands of seeds (SEEDS), cross-builds
+	$(STEP) 'test, $(SEEDS) seeds' env COORDD_SEEDS=$(SEEDS) $(GOTEST) -count=1 -timeout 24h $(FAST)
+	$(STEP) 'lint of the protos' $(BUF) lint
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME
+	$(STEP) 'fuzz, $(FUZZTIME) each' scripts/fuzz $(FUZZTIME) $(TAGS)
+
+.PHONY: cross
+cross: ## build for linux/arm64 and darwin/arm64, vet for darwin
+	$(STEP) 'build for linux/arm64' env CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build $(TAGS) -o /dev/null ./cmd/coordd
+	$(STEP) 'build for darwin/arm64' env CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go build $(TAGS) -o /dev/null ./cmd/coordd
+	$(STEP) 'vet for darwin/arm64' env CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go vet $(TAGS) ./...
+
+.PHONY: generate
+generate: ## regenerate the Go code of the protos
+	$(BUF) generate
+
+.PHONY: generate-check
+generate-check:
+	$(STEP) 'generated code' scripts/generated $(BUF)
+
+.PHONY: model
+model: ## check the models of the protocol; needs spin, takes hours
+	cd docs/model && ./check-model.sh && ./check-delegation.sh && ./check-client.sh

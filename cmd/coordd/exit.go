@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/coordd/coordd/leases"
+)
+
+// Exit codes of every command. Where sysexits.h has a number for the meaning,
+// it is that one. coordd run passes on its command's own code otherwise.
+const (
+	exitUsage         = 64  // a flag, argument or environment variable is wrong
+	exitUnavailable   = 69  // no node that serves leases was reached
+	exitInternal      = 70  // coordd itself failed, or its disk stalled
+	exitHeld          = 75  // somebody else holds the lease
+	exitLost          = 76  // the lease was lost while the command ran
+	exitNotExecutable = 126 // the command cannot be executed
+	exitNotFound      = 127 // the command was not found
+)
+
+const exitTable = `Exit codes:
+    0  done
+   64  a flag, an argument or an environment variable is wrong
+   69  no node that serves leases was reached, or there is no quorum
+   70  coordd itself failed, or its disk stalled
+   75  run: somebody else holds the lease (another code by --held-exit)
+   76  run: the lease was lost while the command ran
+  126  run: the command cannot be executed
+  127  run: the command was not found
+Otherwise run ends with its command's own code, 128+n where signal n ended it.`
+
+// exit is an error that ends the process with a code of its own. Without an
+// err nothing is printed: the command has said what there is to say.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+// usagef is what a command returns when it was called wrongly.
+func usagef(format string, args ...any) error {
+	return &exit{code: exitUsage, err: fmt.Errorf(format, args...)}
+}
+
+// exitCode is the code for a command's error.
+func exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if e, ok := errors.AsType[*exit](err); ok {
+		return e.code
+	}
+	for _, row := range []struct {
+		code int
+		of   []error
+	}{
+		{exitUsage, []error{leases.ErrInvalid}},
+		{exitLost, []error{leases.ErrLost, leases.ErrExpired, leases.ErrNotHeld}},
+		{exitHeld, []error{leases.ErrHeld}},
+		{exitUnavailable, []error{
+			leases.ErrUnavailable, leases.ErrNoQuorum, leases.ErrNotLeader, leases.ErrUnknownOutcome,
+			leases.ErrWrongCluster, leases.ErrExhausted, context.DeadlineExceeded,
+		}},
+	} {
+		for _, target := range row.of {
+			if errors.Is(err, target) {
+				return row.code
+			}
+		}
+	}
+	return exitInternal
+}
+
+// oneLine is an error's text without its line breaks.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	for _, v := range os.Environ() { // the tests' own, and none of the caller's
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "COORDD_") {
+			os.Unsetenv(name)
+		}
+	}
+	code := m.Run()
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+// built is the one binary that all black-box tests run. once guards the rest.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// binary returns the path of coordd, built from this source at the first call.
+func binary(t testing.TB) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "coordd-test-"); built.err != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-tags", "hashicorpmetrics", "-o", built.dir, ".")
+		if out, err := build.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("%w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatalf("build coordd: %v", built.err)
+	}
+	return filepath.Join(built.dir, "coordd")
+}
+
+// result is what a command line came to.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// inProcess carries a command line out in this process.
+func inProcess(t *testing.T, args ...string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), args, strings.NewReader(""), &stdout, &stderr)
+	return result{code, stdout.String(), stderr.String()}
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// document is what a command prints: to people by writeText, to programs by
+// its JSON fields, whose names are stable.
+type document interface{ writeText(w io.Writer) }
+
+// output has the flag that says in which form a command prints.
+type output struct{ format choice }
+
+func (o *output) register(cmd *cobra.Command) {
+	o.format = newChoice("text", "json")
+	cmd.Flags().VarP(&o.format, "output", "o", "in which form to print")
+	// It fails only for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.format.among, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (o *output) print(w io.Writer, d document) error {
+	if o.format.value != "json" {
+		d.writeText(w)
+		return nil
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(d); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+// writeFields writes names and values in two aligned columns. Pairs without a
+// value are left out.
+func writeFields(w io.Writer, pairs ...string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer t.Flush()
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			fmt.Fprintf(t, "%s\t%s\n", pairs[i], pairs[i+1])
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/coordd/coordd/internal/version"
+)
+
+// run carries out one command line and returns the process's exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	running := false
+	root := newRoot()
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		err := applyEnv(cmd.Flags())
+		running = err == nil
+		return err
+	}
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	if !running { // whatever goes wrong before a command runs lies in how it was called
+		err = usagef("%w (see '%s --help')", err, cmd.CommandPath())
+	}
+	if e, ok := errors.AsType[*exit](err); !ok || e.err != nil {
+		fmt.Fprintf(stderr, "coordd: %s\n", oneLine(err))
+	}
+	return exitCode(err)
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "coordd",
+		Short: "Leases that survive their leader, with fencing tokens",
+		Long: `coordd grants leases: at any moment at most one of all the processes that ask for
+a name holds it. Every grant carries a fencing token, greater than all before, by
+which a store can refuse the late write of a former holder.
+
+Every flag can be given as an environment variable too: --election-timeout as
+COORDD_ELECTION_TIMEOUT. A flag on the command line comes first.
+
+` + exitTable,
+		Example: `  coordd dev                                       # a cluster to play with
+  coordd run nightly -- ./backup.sh                # one at a time, on all machines
+  coordd status                                    # who leads, who is a member
+  coordd status nightly                            # who holds the lease`,
+		Version:       version.String(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return fmt.Errorf("unknown command %q%s", args[0], didYouMean(cmd.SuggestionsFor(args[0])))
+		},
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SuggestionsMinimumDistance: 2,
+	}
+	root.SetVersionTemplate("coordd {{.Version}}\n")
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(newDev(), newRun(), newServe(), newStatus(), newVersion())
+	for _, cmd := range root.Commands() {
+		cmd.Flags().SortFlags = false
+		bindEnv(cmd.Flags())
+	}
+	return root
+}
+
+// flagError adds to cobra's error about an unknown flag which one was meant.
+func flagError(cmd *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || unknown.GetSpecifiedShortnames() != "" {
+		return err
+	}
+	// Cobra measures how far words are apart for commands only: the flags pose as such.
+	flags := &cobra.Command{SuggestionsMinimumDistance: 2}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+	})
+	suggestions := flags.SuggestionsFor(unknown.GetSpecifiedName())
+	for i := range suggestions {
+		suggestions[i] = "--" + suggestions[i]
+	}
+	return fmt.Errorf("%w%s", err, didYouMean(suggestions))
+}
+
+func didYouMean(suggestions []string) string {
+	if len(suggestions) == 0 {
+		return ""
+	}
+	return "; did you mean " + strings.Join(suggestions, " or ") + "?"
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/coordd/coordd/internal/version"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/node"
+)
+
+// stopTimeout bounds the orderly end of a node, so that a whole process is gone
+// within 10 s of a SIGTERM.
+const stopTimeout = 8 * time.Second
+
+func newServe() *cobra.Command {
+	var (
+		config = node.Config{}
+		listen = address(defaultAddr)
+		adv    address
+		join   addresses
+		tls    tlsFiles
+		log    logFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run one member of a cluster",
+		Long: `Runs one member, with its log in the folder that --data names.
+
+To found a cluster, start all members with --bootstrap and with all addresses in
+--join; the same flags but --name, --data and --listen on each are fine. Exactly
+one of them founds, the others join it. A member that comes back with its data
+needs no --bootstrap; one that has lost its data joins anew. No two processes
+may run under one name at the same time.
+
+On SIGTERM or SIGINT a leader hands leadership over, and the process ends in
+under 10 s; it stays a member. A second signal ends it at once. It ends with
+code 70 where its disk stalls or it was removed from the cluster.
+
+Clients and members use the one TCP port of --listen. The next port is reserved
+for HTTP, the one after it for gossip. Without TLS anybody who reaches the port
+can take every lease: plaintext is refused beyond loopback unless --insecure is
+given.`,
+		Example: `  coordd serve --name n1 --data /var/lib/coordd --listen 10.0.0.1:7420 --bootstrap \
+    --join 10.0.0.1:7420,10.0.0.2:7420,10.0.0.3:7420 \
+    --cert node.pem --key node.key --ca ca.pem`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := nonZero(config)
+			if err != nil {
+				return err
+			}
+			if config.TLS, err = tls.load(); err != nil {
+				return err
+			}
+			config.Listen, config.Advertise, config.Join = string(listen), string(adv), join
+			config.Log = log.logger(cmd.ErrOrStderr())
+			return serve(cmd.Context(), config)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&config.Name, "name", "", "the member's `name`, unlike all others (required)")
+	fs.StringVar(&config.Site, "site", "", "where it runs, for people, such as aws or azure-west")
+	fs.StringVar(&config.Data, "data", "", "`folder` for its log, made if it is missing (required)")
+	fs.Var(&listen, "listen", "where it listens for clients and members")
+	fs.Var(&adv, "advertise", "the address that the others are told (default: where it listens)")
+	fs.Var(&join, "join", "addresses of the members; its own may be among them")
+	fs.BoolVar(&config.Bootstrap, "bootstrap", false, "found a cluster if there is none yet")
+	fs.Uint32Var(&config.FirstEpoch, "first-epoch", 1, "epoch of a cluster founded anew, greater than any of an earlier one's")
+	fs.DurationVar(&config.ElectionTimeout, "election-timeout", node.DefaultElectionTimeout, "how long without a leader until an election; the same on all members")
+	tls.register(fs)
+	fs.BoolVar(&config.Insecure, "insecure", false, "speak plaintext beyond loopback: anybody who reaches the port can take every lease")
+	fs.IntVar(&config.MaxClaims, "max-claims", node.DefaultMaxClaims, "how many claims are dealt with at a time")
+	fs.IntVar(&config.MaxWaiters, "max-waiters", node.DefaultMaxWaiters, "how many claims wait for names that are held")
+	fs.IntVar(&config.MaxWaitersPerName, "max-waiters-per-name", node.DefaultMaxWaitersPerName, "how many claims wait for one name")
+	log.register(fs)
+	return cmd
+}
+
+// serve runs a node until a signal or its own fatal end.
+func serve(ctx context.Context, config node.Config) error {
+	if err := validate(&config); err != nil {
+		return err
+	}
+	if config.TLS == nil && config.Insecure {
+		config.Log.Warn("INSECURE: no TLS, by --insecure: anybody who reaches this port can take every lease; use --cert, --key and --ca",
+			"listen", config.Listen)
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	n, err := node.New(config)
+	if err != nil {
+		return err
+	}
+	config.Log.Info("coordd "+version.String(), "node", config.Name, "listen", config.Listen, "data", config.Data)
+	if err := n.Start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // a signal came first
+		}
+		return startError(err, config.Listen)
+	}
+	select {
+	case <-n.Done():
+		err = n.Err()
+	case <-ctx.Done():
+		config.Log.Info("stopping; a second signal ends this process at once", "signal", context.Cause(ctx))
+	}
+	stop() // from here on a signal does what it does by default
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	if closed := n.Close(closing); err == nil && closed != nil {
+		err = fmt.Errorf("not stopped in order: %w", closed)
+	}
+	if err != nil {
+		return &exit{code: exitInternal, err: err}
+	}
+	return nil
+}
+
+// validate is the config's own check, in words of the command line.
+func validate(config *node.Config) error {
+	var problems []string
+	for _, problem := range allOf(config.Validate()) {
+		problems = append(problems, inFlags(problem))
+	}
+	if host, _, err := net.SplitHostPort(config.Listen); err == nil && config.Advertise == "" && unspecified(host) {
+		problems = append(problems, fmt.Sprintf("--advertise is missing: the others cannot be told to find this member at %s", config.Listen))
+	}
+	if len(problems) > 0 {
+		return usagef("%s", strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+// unspecified reports whether host stands for every address of the machine.
+func unspecified(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
+}
+
+// nonZero refuses the zeros that a Config takes for its defaults.
+func nonZero(config node.Config) error {
+	for _, f := range []struct {
+		flag string
+		zero bool
+	}{
+		{"first-epoch", config.FirstEpoch == 0},
+		{"election-timeout", config.ElectionTimeout == 0},
+		{"max-claims", config.MaxClaims == 0},
+		{"max-waiters", config.MaxWaiters == 0},
+		{"max-waiters-per-name", config.MaxWaitersPerName == 0},
+	} {
+		if f.zero {
+			return usagef("invalid --%s 0: want more", f.flag)
+		}
+	}
+	return nil
+}
+
+// inFlags says what is wrong with a field of a config in terms of its flag.
+func inFlags(problem error) string {
+	invalid, ok := errors.AsType[*leases.InvalidError](problem)
+	if !ok {
+		return problem.Error()
+	}
+	if invalid.Field == "listen address" {
+		return fmt.Sprintf("--listen %s can be reached from other machines, and without TLS anybody who reaches it can take every lease: "+
+			"give --cert, --key and --ca, or say --insecure", invalid.Value)
+	}
+	flag := strings.ReplaceAll(invalid.Field, " ", "-")
+	if invalid.Value == "" {
+		return fmt.Sprintf("--%s (or %s) is missing: want %s", flag, envName(flag), invalid.Bounds)
+	}
+	return fmt.Sprintf("invalid --%s %q: want %s", flag, invalid.Value, invalid.Bounds)
+}
+
+// allOf is every error that errors.Join made one of.
+func allOf(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}
+
+// logFlags say what is logged, and how.
+type logFlags struct{ format, level choice }
+
+func (l *logFlags) register(fs *pflag.FlagSet) {
+	l.format = newChoice("text", "json")
+	l.level = choice{value: "info", among: []string{"debug", "info", "warn", "error"}}
+	fs.Var(&l.format, "log-format", "in which form to log to stderr")
+	fs.Var(&l.level, "log-level", "what to log at least")
+}
+
+func (l *logFlags) logger(w io.Writer) *slog.Logger {
+	var level slog.Level
+	// The flag takes no word that a level does not read.
+	_ = level.UnmarshalText([]byte(l.level.value))
+	options := &slog.HandlerOptions{Level: level}
+	if l.format.value == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}

@@ -1,0 +1,319 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
+	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
+)
+
+func newStatus() *cobra.Command {
+	var (
+		conn connection
+		out  output
+	)
+	cmd := &cobra.Command{
+		Use:   "status [NAME]",
+		Short: "Show the cluster, or who holds a lease",
+		Long: `Without NAME: who leads, and every member of the cluster, as it is now. The exit
+code is 0 when leases are granted, else 69 with the reason.
+
+With NAME: who holds that lease, since when, at most how long still, how many
+wait for it, and how the lease before it ended. The exit code is 0 when that is
+certain, else, after --timeout, 69. "since" is the granting node's time of day.
+
+With -o json the fields are, for the cluster: serving, cluster, leader,
+leader_address, term, epoch, revision, leases, waiters, election_timeout_ms,
+members [{name, server_id, address, site, voter, leader, reachable,
+round_trip_us, note}], answered_by, release, state; for a lease: name, held,
+token, owner {label, site, host, pid}, acquired_at, ttl_ms, at_most_ms, waiters,
+attributes (base64), last {token, why, next_token}. Tokens are decimal strings.
+What is not known or does not apply is left out; later releases may add fields.`,
+		Example: `  coordd status
+  coordd status nightly
+  coordd status --addr 10.0.0.1:7420,10.0.0.2:7420 -o json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := ""
+			if len(args) == 1 {
+				name = args[0]
+				if err := leases.ValidateName(name); err != nil {
+					return err
+				}
+			}
+			if name == "" {
+				answer, err := conn.status(cmd.Context(), name, func(*coorddv1.StatusResponse) bool { return true })
+				if err != nil {
+					return err
+				}
+				return printCluster(cmd.OutOrStdout(), out, answer)
+			}
+			answer, err := conn.status(cmd.Context(), name, func(r *coorddv1.StatusResponse) bool { return r.GetLease() != nil })
+			if err != nil {
+				return err
+			}
+			return printLease(cmd.OutOrStdout(), out, answer)
+		},
+	}
+	conn.register(cmd.Flags())
+	out.register(cmd)
+	return cmd
+}
+
+func printCluster(w io.Writer, out output, answer *coorddv1.StatusResponse) error {
+	view := viewCluster(answer.GetCluster())
+	if err := out.print(w, view); err != nil {
+		return err
+	}
+	if !view.Serving {
+		return &exit{code: exitUnavailable, err: errors.New("no leases are granted: " + view.why())}
+	}
+	return nil
+}
+
+func printLease(w io.Writer, out output, answer *coorddv1.StatusResponse) error {
+	if answer.GetLease() == nil {
+		return &exit{code: exitUnavailable, err: errors.New("nothing certain is known of the lease: " + viewCluster(answer.GetCluster()).why())}
+	}
+	return out.print(w, viewLease(answer.GetLease()))
+}
+
+// clusterView is what status prints about a cluster.
+type clusterView struct {
+	Serving           bool         `json:"serving"`
+	Cluster           string       `json:"cluster,omitempty"`
+	Leader            string       `json:"leader,omitempty"`
+	LeaderAddress     string       `json:"leader_address,omitempty"`
+	Term              uint64       `json:"term"`
+	Epoch             uint32       `json:"epoch"`
+	Revision          uint64       `json:"revision"`
+	Leases            uint64       `json:"leases"`
+	Waiters           *uint64      `json:"waiters,omitempty"` // known to the leader alone
+	ElectionTimeoutMS uint32       `json:"election_timeout_ms"`
+	Members           []memberView `json:"members"`
+	AnsweredBy        string       `json:"answered_by"`
+	Release           string       `json:"release"`
+	State             string       `json:"state,omitempty"`
+}
+
+type memberView struct {
+	Name        string `json:"name"`
+	ServerID    string `json:"server_id"`
+	Address     string `json:"address"`
+	Site        string `json:"site,omitempty"`
+	Voter       bool   `json:"voter"`
+	Leader      bool   `json:"leader"`
+	Reachable   bool   `json:"reachable"`
+	RoundTripUS uint32 `json:"round_trip_us,omitempty"`
+	Note        string `json:"note,omitempty"`
+}
+
+func viewCluster(c *coorddv1.ClusterStatus) clusterView {
+	view := clusterView{
+		Serving:           c.GetServing(),
+		Cluster:           c.GetCluster(),
+		Leader:            c.GetLeader(),
+		LeaderAddress:     c.GetLeaderAddress(),
+		Term:              c.GetTerm(),
+		Epoch:             c.GetEpoch(),
+		Revision:          c.GetRevision(),
+		Leases:            c.GetLeases(),
+		ElectionTimeoutMS: c.GetElectionTimeoutMs(),
+		Members:           []memberView{},
+		AnsweredBy:        c.GetNode(),
+		Release:           c.GetVersion(),
+		State:             c.GetState(),
+	}
+	if view.Serving {
+		view.Waiters = new(c.GetWaiters())
+	}
+	for _, m := range c.GetMembers() {
+		view.Members = append(view.Members, memberView{
+			Name:        m.GetName(),
+			ServerID:    m.GetServerId(),
+			Address:     m.GetAddress(),
+			Site:        m.GetSite(),
+			Voter:       m.GetVoter(),
+			Leader:      m.GetLeader(),
+			Reachable:   m.GetReachable(),
+			RoundTripUS: m.GetRoundTripUs(),
+			Note:        m.GetNote(),
+		})
+	}
+	return view
+}
+
+// why says for what reason no leases are granted, as far as it is known.
+func (v clusterView) why() string {
+	var why string
+	switch {
+	case v.AnsweredBy == "":
+		return "no node answered"
+	case v.Leader == "":
+		why = "no leader is known"
+	case v.Leader == v.AnsweredBy:
+		why = "the leader does not serve yet"
+	default:
+		why = v.Leader + " at " + v.LeaderAddress + " leads, but it does not answer"
+	}
+	return fmt.Sprintf("%s; node %s: %s", why, v.AnsweredBy, orNone(v.State))
+}
+
+func (v clusterView) writeText(w io.Writer) {
+	held := fmt.Sprintf("%d held", v.Leases)
+	if v.Waiters != nil {
+		held += fmt.Sprintf(", %d waiting", *v.Waiters)
+	}
+	leader := v.Leader
+	if leader != "" {
+		leader += fmt.Sprintf(" at %s, term %d, epoch %d", v.LeaderAddress, v.Term, v.Epoch)
+	}
+	answered := v.AnsweredBy + ", release " + v.Release
+	if v.State != "" {
+		answered += ", " + v.State
+	}
+	writeFields(w,
+		"grants leases", yesNo(v.Serving),
+		"leader", orNone(leader),
+		"leases", held,
+		"cluster", orNone(v.Cluster),
+		"election timeout", milliseconds(v.ElectionTimeoutMS).String(),
+		"answered by", answered)
+	if len(v.Members) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	defer t.Flush()
+	fmt.Fprintln(t, "MEMBER\tADDRESS\tSITE\tROLE\tREACHABLE\tROUND TRIP\tNOTE")
+	for _, m := range v.Members {
+		fmt.Fprintln(t, strings.TrimRight(strings.Join(
+			[]string{m.Name, m.Address, dash(m.Site), m.role(), yesNo(m.Reachable), m.roundTrip(), m.Note}, "\t"), "\t"))
+	}
+}
+
+func (m memberView) role() string {
+	switch {
+	case m.Leader:
+		return "leader"
+	case m.Voter:
+		return "voter"
+	default:
+		return "non-voter"
+	}
+}
+
+func (m memberView) roundTrip() string {
+	if m.RoundTripUS == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1fms", float64(m.RoundTripUS)/1000)
+}
+
+// leaseView is what status prints about one lease.
+type leaseView struct {
+	Name       string        `json:"name"`
+	Held       bool          `json:"held"`
+	Token      tokens.Token  `json:"token,omitzero"`
+	Owner      *leases.Owner `json:"owner,omitempty"`
+	AcquiredAt *time.Time    `json:"acquired_at,omitempty"`
+	TTLMS      uint32        `json:"ttl_ms,omitempty"`
+	AtMostMS   *uint32       `json:"at_most_ms,omitempty"`
+	Waiters    uint32        `json:"waiters"`
+	Attributes []byte        `json:"attributes,omitempty"`
+	Last       *endView      `json:"last,omitempty"`
+}
+
+// endView tells how a lease ended.
+type endView struct {
+	Token     tokens.Token `json:"token"`
+	Why       string       `json:"why"`
+	NextToken tokens.Token `json:"next_token,omitzero"`
+}
+
+func viewLease(l *coorddv1.LeaseStatus) leaseView {
+	view := leaseView{Name: l.GetName(), Held: l.GetHeld(), Waiters: l.GetWaiters()}
+	if view.Held {
+		o := l.GetOwner()
+		view.Token = tokens.Token(l.GetToken())
+		view.Owner = &leases.Owner{Label: o.GetLabel(), Site: o.GetSite(), Host: o.GetHost(), PID: o.GetPid()}
+		view.TTLMS = l.GetTtlMs()
+		view.AtMostMS = new(l.GetAtMostMs())
+		view.Attributes = l.GetAttributes()
+		if ms := l.GetAcquiredAtUnixMs(); ms != 0 {
+			view.AcquiredAt = new(time.UnixMilli(ms).UTC())
+		}
+	}
+	if last := l.GetLast(); last.GetToken() != 0 {
+		view.Last = &endView{
+			Token:     tokens.Token(last.GetToken()),
+			Why:       leases.Why(last.GetWhy()).String(),
+			NextToken: tokens.Token(last.GetNextToken()),
+		}
+	}
+	return view
+}
+
+func (v leaseView) writeText(w io.Writer) {
+	pairs := []string{"lease", v.Name}
+	if v.Held {
+		pairs = append(pairs, "held by", v.Owner.String(), "token", v.Token.String())
+		if v.AcquiredAt != nil {
+			pairs = append(pairs, "since", v.AcquiredAt.Format(time.RFC3339))
+		}
+		pairs = append(pairs,
+			"ends in at most", fmt.Sprintf("%v unless renewed (TTL %v)", milliseconds(*v.AtMostMS), milliseconds(v.TTLMS)),
+			"attributes", printable(v.Attributes))
+	} else {
+		pairs = append(pairs, "held by", "nobody")
+	}
+	pairs = append(pairs, "waiting", strconv.FormatUint(uint64(v.Waiters), 10))
+	if v.Last != nil {
+		pairs = append(pairs, "before", fmt.Sprintf("token %v, %s", v.Last.Token, v.Last.Why))
+	}
+	writeFields(w, pairs...)
+}
+
+// printable is b as text where it is text, and quoted otherwise: it comes from
+// whoever holds the lease and goes to a terminal.
+func printable(b []byte) string {
+	s := string(b)
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+func milliseconds(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

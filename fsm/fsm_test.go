@@ -1,0 +1,118 @@
+package fsm
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/coordd/coordd/internal/rules"
+	"github.com/coordd/coordd/leases"
+)
+
+func TestEntryRoundTrip(t *testing.T) {
+	want := Entry{Term: 7, Ops: []leases.Op{birth(), acquire("job"), {Kind: leases.KindBump, Epoch: 2}}}
+	got, err := DecodeEntry(want.Encode())
+	if err != nil || got.Term != want.Term || len(got.Ops) != len(want.Ops) || !bytes.Equal(got.Encode(), want.Encode()) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// An entry that only a later release can read stops the node, and nothing is
+// applied after it: a table that left an op out would differ from the others'.
+func TestUnreadableEntryStops(t *testing.T) {
+	newer := leases.AppendHeader(nil, entryMagic, entryVersion+1, "9.9.0")
+	unknownOp := appendEntryHeader(nil, 1)
+	unknownOp = append(unknownOp, 200, 3, 1, 2, 3) // kind 200, three bytes
+	for name, data := range map[string][]byte{"newer version": newer, "unknown op": unknownOp, "damage": {1, 2, 3}} {
+		t.Run(name, func(t *testing.T) {
+			var fatal error
+			f := New(rules.Set{}, func(err error) { fatal = err })
+			f.Apply(&raft.Log{Index: 1, Term: 1, Data: Entry{Term: 1, Ops: []leases.Op{birth()}}.Encode()})
+			f.Apply(&raft.Log{Index: 2, Term: 1, Data: data})
+			if fatal == nil || !strings.Contains(fatal.Error(), "entry 2") {
+				t.Fatalf("got %v, want an end that names entry 2", fatal)
+			}
+			if name != "damage" && !errors.Is(fatal, leases.ErrUnreadable) {
+				t.Errorf("got %v, want %v", fatal, leases.ErrUnreadable)
+			}
+			if name == "newer version" && !strings.Contains(fatal.Error(), "9.9.0") {
+				t.Errorf("got %v, want the release that can read it", fatal)
+			}
+			before := f.table.Revision()
+			f.Apply(&raft.Log{Index: 3, Term: 1, Data: Entry{Term: 1, Ops: []leases.Op{acquire("job")}}.Encode()})
+			if f.table.Revision() != before {
+				t.Error("an entry was applied after the end")
+			}
+			if _, err := f.Snapshot(); err == nil {
+				t.Error("a snapshot was taken after the end")
+			}
+		})
+	}
+}
+
+type sink struct {
+	bytes.Buffer
+	cancelled bool
+}
+
+func (*sink) ID() string      { return "test" }
+func (s *sink) Cancel() error { s.cancelled = true; return nil }
+func (*sink) Close() error    { return nil }
+
+func TestSnapshotRestoresTheSameBytes(t *testing.T) {
+	f := New(rules.Set{}, func(err error) { t.Fatal(err) })
+	ops := []leases.Op{birth(), acquire("a"), acquire("b"), acquire("c")}
+	f.Apply(&raft.Log{Index: 1, Term: 1, Data: Entry{Term: 1, Ops: ops}.Encode()})
+	first := take(t, f)
+	g := New(rules.Set{}, func(err error) { t.Fatal(err) })
+	if err := g.Restore(io.NopCloser(bytes.NewReader(first))); err != nil {
+		t.Fatal(err)
+	}
+	if second := take(t, g); !bytes.Equal(first, second) {
+		t.Errorf("a restored table has another snapshot: got %x, want %x", second, first)
+	}
+}
+
+func take(t *testing.T, f *FSM) []byte {
+	t.Helper()
+	snap, err := f.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sink{}
+	if err := snap.Persist(s); err != nil {
+		t.Fatal(err)
+	}
+	return s.Bytes()
+}
+
+func FuzzDecodeEntry(f *testing.F) {
+	f.Add(Entry{Term: 1, Ops: []leases.Op{birth(), acquire("job")}}.Encode())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		entry, err := DecodeEntry(data)
+		if err != nil {
+			return
+		}
+		if again := entry.Encode(); !bytes.Equal(again, data) {
+			t.Errorf("%x decodes to what encodes as %x", data, again)
+		}
+	})
+}
+
+func BenchmarkApply(b *testing.B) {
+	f := New(rules.Set{}, func(err error) { b.Fatal(err) })
+	f.Apply(&raft.Log{Index: 1, Term: 1, Data: Entry{Term: 1, Ops: []leases.Op{birth()}}.Encode()})
+	entry := Entry{Term: 1}
+	for i := range 256 {
+		op := acquire(string(rune('a'+i%26)) + string(rune('a'+i/26)))
+		entry.Ops = append(entry.Ops, op)
+	}
+	data := entry.Encode()
+	for b.Loop() {
+		f.Apply(&raft.Log{Index: 2, Term: 1, Data: data})
+	}
+}

@@ -1,0 +1,197 @@
+package history
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
+)
+
+// Check returns nil if the history keeps every promise, else an error that
+// names the events that break one:
+//
+//   - nobody relies on a lease that somebody else relies on at that time, or
+//     that was not granted;
+//   - tokens of a name grow, and none is granted twice;
+//   - no lease is refused its renewal while its holder's own deadline has not passed;
+//   - the answers are linearizable: there is one order of all requests, each
+//     between its sending and its answer, that explains them. A lease can go to
+//     somebody else only after its release or withdrawal, or if its holder's own
+//     deadline had passed when the next grant was answered.
+//
+// A check that is not through after the timeout is an error. In a synctest
+// bubble the timeout does not work: there, Check is to be called outside.
+func (h History) Check(timeout time.Duration) error {
+	return errors.Join(h.checkTokens(), h.checkOrder(), h.checkBeliefs(), h.checkRenewals(), h.checkLinearizable(timeout))
+}
+
+// Violation is an error of Check.
+type Violation struct {
+	What     string
+	Evidence []fmt.Stringer // the events and beliefs that show it
+}
+
+func (v *Violation) Error() string {
+	var s strings.Builder
+	s.WriteString(v.What)
+	for _, e := range v.Evidence {
+		s.WriteString("\n\t" + e.String())
+	}
+	return s.String()
+}
+
+func violation(what string, evidence ...fmt.Stringer) error {
+	return &Violation{What: what, Evidence: evidence}
+}
+
+// grants returns the granted acquires.
+func (h History) grants() []*Event {
+	var grants []*Event
+	for _, e := range h.Events {
+		if e.Kind == Acquire && e.Outcome == Done {
+			grants = append(grants, e)
+		}
+	}
+	return grants
+}
+
+// checkTokens finds tokens that were granted twice.
+func (h History) checkTokens() error {
+	var errs []error
+	first := map[tokens.Token]*Event{}
+	for _, e := range h.grants() {
+		switch f := first[e.Token]; {
+		case e.Token == 0:
+			errs = append(errs, violation("a grant without a token", e))
+		case f == nil:
+			first[e.Token] = e
+		case f.Name != e.Name || f.Attempt != e.Attempt:
+			errs = append(errs, violation("a token was granted twice", f, e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkOrder finds grants that were asked for after a greater token of the
+// same name had been granted.
+func (h History) checkOrder() error {
+	var errs []error
+	grants := h.grants()
+	returned := slices.SortedFunc(slices.Values(grants), func(a, b *Event) int { return cmp.Compare(a.returned, b.returned) })
+	greatest := map[string]*Event{} // of the grants that had returned
+	for _, e := range grants {
+		for len(returned) > 0 && returned[0].returned < e.invoked {
+			if g := greatest[returned[0].Name]; g == nil || g.Token < returned[0].Token {
+				greatest[returned[0].Name] = returned[0]
+			}
+			returned = returned[1:]
+		}
+		if g := greatest[e.Name]; g != nil && g.Token > e.Token {
+			errs = append(errs, violation("a token went back", g, e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkBeliefs finds beliefs that nothing was granted for, and those that overlap.
+func (h History) checkBeliefs() error {
+	type grant struct {
+		client, name string
+		token        tokens.Token
+	}
+	granted := map[grant]bool{}
+	for _, e := range h.grants() {
+		granted[grant{e.Client, e.Name, e.Token}] = true
+	}
+	var errs []error
+	byName := map[string][]*Belief{}
+	for _, b := range h.Beliefs {
+		if !granted[grant{b.Client, b.Name, b.Token}] {
+			errs = append(errs, violation("a lease was relied on that was not granted", b))
+		}
+		if b.From.Before(b.Until) {
+			byName[b.Name] = append(byName[b.Name], b)
+		}
+	}
+	for _, beliefs := range byName {
+		errs = append(errs, overlaps(beliefs)...)
+	}
+	return errors.Join(errs...)
+}
+
+// overlaps compares each belief with the one before it that lasts longest.
+func overlaps(beliefs []*Belief) (errs []error) {
+	slices.SortFunc(beliefs, func(a, b *Belief) int { return cmp.Compare(a.From, b.From) })
+	longest := beliefs[0]
+	for _, b := range beliefs[1:] {
+		if b.From.Before(longest.Until) {
+			errs = append(errs, violation("two relied on one lease at a time", longest, b))
+		}
+		if longest.Until.Before(b.Until) {
+			longest = b
+		}
+	}
+	return errs
+}
+
+// checkRenewals finds leases that were lost although their holders renewed
+// them: refused before the holder's own deadline and before it sent their end.
+func (h History) checkRenewals() error {
+	own := h.deadlines()
+	over := map[tokens.Token]int{} // order of the first request that ends the lease
+	note := func(t tokens.Token, order int) {
+		if first, ok := over[t]; !ok || order < first {
+			over[t] = order
+		}
+	}
+	attempts := map[leases.ID][]tokens.Token{}
+	for _, e := range h.grants() {
+		attempts[e.Attempt] = append(attempts[e.Attempt], e.Token)
+	}
+	for _, e := range h.Events {
+		switch e.Kind {
+		case Release:
+			note(e.Token, e.invoked)
+		case Withdraw:
+			for _, t := range attempts[e.Attempt] {
+				note(t, e.invoked)
+			}
+		}
+	}
+	var errs []error
+	for _, e := range h.Events {
+		if e.Kind != Renew || e.Outcome != NotHeld {
+			continue
+		}
+		belief := own[e.Token]
+		ended, hasEnded := over[e.Token]
+		if belief != nil && e.Return.Before(belief.Deadline) && (!hasEnded || ended > e.returned) {
+			errs = append(errs, violation("a lease was lost although its holder's own deadline had not passed", belief, e))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deadlines returns for each token the belief with the latest deadline.
+func (h History) deadlines() map[tokens.Token]*Belief {
+	own := map[tokens.Token]*Belief{}
+	for _, b := range h.Beliefs {
+		if o := own[b.Token]; o == nil || o.Deadline.Before(b.Deadline) {
+			own[b.Token] = b
+		}
+	}
+	return own
+}
+
+// passed reports whether the holder of t did not rely on it any more at the
+// instant, by its own deadline. Nobody relies on a token without a belief.
+func passed(own map[tokens.Token]*Belief, t tokens.Token, at clock.Instant) bool {
+	b := own[t]
+	return b == nil || !at.Before(b.Deadline)
+}

@@ -1,0 +1,409 @@
+package history
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// manual is a clock that a test sets.
+type manual struct{ now clock.Instant }
+
+func (m *manual) Now() clock.Instant { return m.now }
+
+// op is a planted request: who, what, from when to when, and its answer. Times
+// are in seconds, no two of a history alike.
+type op struct {
+	from, to float64
+	client   byte
+	kind     Kind
+	attempt  byte // of Acquire and Withdraw
+	token    tokens.Token
+	outcome  Outcome
+	name     string // "x" where empty
+}
+
+// rely is a planted belief.
+type rely struct {
+	from, until, deadline float64
+	client                byte
+	token                 tokens.Token
+}
+
+func instant(s float64) clock.Instant { return clock.Instant(s * float64(time.Second)) }
+
+// plant records a history as a Recorder would have.
+func plant(ops []op, relies []rely) History {
+	var now manual
+	r := NewRecorder(&now)
+	type moment struct {
+		at float64
+		do func()
+	}
+	var moments []moment
+	for _, o := range ops {
+		e := Event{Kind: o.kind, Client: string(o.client), Session: leases.ID{o.client}, Name: cmp.Or(o.name, "x")}
+		if o.attempt != 0 {
+			e.Attempt = leases.ID{o.client, o.attempt}
+		}
+		if o.kind == Renew || o.kind == Release {
+			e.Token = o.token
+		}
+		var end func(Outcome, tokens.Token, error)
+		moments = append(moments, moment{o.from, func() { end = r.Begin(e) }},
+			moment{o.to, func() { end(o.outcome, o.token, nil) }})
+	}
+	for _, b := range relies {
+		var h *Holding
+		deadline := func() clock.Instant { return instant(b.deadline) }
+		moments = append(moments, moment{b.from, func() { h = r.Believe(string(b.client), "x", b.token, deadline) }},
+			moment{b.until, func() { h.End() }})
+	}
+	slices.SortStableFunc(moments, func(a, b moment) int { return cmp.Compare(a.at, b.at) })
+	for _, m := range moments {
+		now.now = instant(m.at)
+		m.do()
+	}
+	return r.History()
+}
+
+func TestCheck(t *testing.T) {
+	// A is granted 5 at once and relies on it to its deadline at 10.
+	aHas5 := []op{{from: 0, to: 1, client: 'A', kind: Acquire, attempt: 1, token: 5, outcome: Done}}
+	aRelies := rely{from: 1, until: 10, deadline: 10, client: 'A', token: 5}
+	// A stops at 3 to release.
+	aStops := rely{from: 1, until: 3, deadline: 10, client: 'A', token: 5}
+	aReleases := op{from: 3, to: 3.5, client: 'A', kind: Release, token: 5, outcome: Done}
+
+	for _, test := range []struct {
+		name   string
+		ops    []op
+		relies []rely
+		want   string // part of the error; empty: none
+	}{
+		{name: "nothing"},
+		{
+			name:   "one after the other",
+			ops:    append(aHas5, aReleases, op{from: 4, to: 5, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{aStops, {from: 5, until: 14, deadline: 14, client: 'B', token: 6}},
+		},
+		{
+			name:   "a waiter is granted what was released meanwhile",
+			ops:    append(aHas5, aReleases, op{from: 2, to: 3.2, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{aStops, {from: 3.2, until: 12, deadline: 12, client: 'B', token: 6}},
+		},
+		{
+			name: "refused, renewed, expired, granted anew",
+			ops: append(aHas5,
+				op{from: 2, to: 3, client: 'B', kind: Acquire, attempt: 1, outcome: Held},
+				op{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: Done},
+				op{from: 11, to: 14.5, client: 'B', kind: Acquire, attempt: 2, token: 6, outcome: Done},
+				op{from: 15, to: 16, client: 'A', kind: Renew, token: 5, outcome: NotHeld},
+				op{from: 17, to: 18, client: 'A', kind: Release, token: 5, outcome: NotHeld}),
+			relies: []rely{{from: 1, until: 14, deadline: 14, client: 'A', token: 5}, {from: 14.5, until: 20, deadline: 20, client: 'B', token: 6}},
+		},
+		{
+			name: "a repeat gets the same token",
+			ops: []op{
+				{from: 0, to: 2, client: 'A', kind: Acquire, attempt: 1, outcome: Unknown},
+				{from: 3, to: 4, client: 'A', kind: Acquire, attempt: 1, token: 5, outcome: Done},
+				{from: 3.1, to: 4.1, client: 'A', kind: Acquire, attempt: 1, token: 5, outcome: Done},
+			},
+			relies: []rely{{from: 4, until: 10, deadline: 10, client: 'A', token: 5}},
+		},
+		{
+			name: "an unanswered acquire may hold the name, late too",
+			ops: []op{
+				{from: 0, to: 2, client: 'A', kind: Acquire, attempt: 1, outcome: Unknown},
+				{from: 3, to: 4, client: 'B', kind: Acquire, attempt: 1, token: 5, outcome: Done},
+				{from: 5, to: 6, client: 'B', kind: Release, token: 5, outcome: Done},
+				{from: 7, to: 8, client: 'B', kind: Acquire, attempt: 2, outcome: Held},
+				{from: 9, to: 9.5, client: 'B', kind: Acquire, attempt: 3, token: 7, outcome: Done},
+			},
+		},
+		{
+			name: "refused while another's grant is under way",
+			ops: []op{
+				{from: 0, to: 4, client: 'A', kind: Acquire, attempt: 1, outcome: Nothing},
+				{from: 1, to: 2, client: 'B', kind: Acquire, attempt: 1, outcome: Held},
+			},
+		},
+		{
+			name: "an unanswered release takes effect later, and only once",
+			ops: append(aHas5,
+				op{from: 3, to: 4, client: 'A', kind: Release, token: 5, outcome: Unknown},
+				op{from: 5, to: 6, client: 'B', kind: Acquire, attempt: 1, outcome: Held},
+				op{from: 7, to: 8, client: 'B', kind: Acquire, attempt: 2, token: 6, outcome: Done},
+				op{from: 8.5, to: 9, client: 'A', kind: Release, token: 5, outcome: NotHeld}),
+			relies: []rely{aStops, {from: 8, until: 20, deadline: 20, client: 'B', token: 6}},
+		},
+		{
+			name: "an unanswered release never takes effect",
+			ops: append(aHas5,
+				op{from: 3, to: 4, client: 'A', kind: Release, token: 5, outcome: Unknown},
+				op{from: 5, to: 9, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aStops},
+		},
+		{
+			name: "a withdrawn grant frees the name",
+			ops: append(aHas5,
+				op{from: 2, to: 3, client: 'A', kind: Withdraw, attempt: 1, outcome: Unknown},
+				op{from: 4, to: 5, client: 'A', kind: Withdraw, attempt: 1, outcome: Done},
+				op{from: 6, to: 7, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{{from: 1, until: 2, deadline: 10, client: 'A', token: 5}},
+		},
+		{
+			name: "an orphan that nobody relied on is granted over",
+			ops:  append(aHas5, op{from: 2, to: 3, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+		},
+		{
+			name: "names are apart",
+			ops: append(aHas5,
+				op{name: "y", from: 0.1, to: 1.1, client: 'A', kind: Acquire, attempt: 2, token: 4, outcome: Done},
+				op{name: "y", from: 2, to: 3, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aRelies},
+		},
+
+		{
+			name:   "overlap",
+			ops:    append(aHas5, op{from: 2, to: 3, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{aRelies, {from: 3, until: 12, deadline: 12, client: 'B', token: 6}},
+			want:   "two relied on one lease at a time",
+		},
+		{
+			name: "overlap with one that lasts long, others between",
+			ops: append(aHas5, op{from: 2, to: 3, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done},
+				op{from: 5, to: 6, client: 'C', kind: Acquire, attempt: 1, token: 7, outcome: Done}),
+			relies: []rely{aRelies, {from: 3, until: 4, deadline: 12, client: 'B', token: 6}, {from: 6, until: 8, deadline: 14, client: 'C', token: 7}},
+			want:   "C relied on",
+		},
+		{
+			name:   "a grant over an unreleased lease whose deadline has not passed",
+			ops:    append(aHas5, op{from: 4, to: 5, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{aStops},
+			want:   `the answers about "x" are not linearizable`,
+		},
+		{
+			name: "a token goes back",
+			ops: append(aHas5, aReleases,
+				op{from: 4, to: 5, client: 'B', kind: Acquire, attempt: 1, token: 4, outcome: Done}),
+			relies: []rely{aStops},
+			want:   "a token went back",
+		},
+		{
+			name: "a token twice, under one name",
+			ops: append(aHas5, aReleases,
+				op{from: 4, to: 5, client: 'B', kind: Acquire, attempt: 1, token: 5, outcome: Done}),
+			want: "a token was granted twice",
+		},
+		{
+			name: "a token twice, under two names",
+			ops: append(aHas5,
+				op{name: "y", from: 4, to: 5, client: 'B', kind: Acquire, attempt: 1, token: 5, outcome: Done}),
+			want: "a token was granted twice",
+		},
+		{
+			name: "no token",
+			ops:  []op{{from: 0, to: 1, client: 'A', kind: Acquire, attempt: 1, outcome: Done}},
+			want: "a grant without a token",
+		},
+		{
+			name: "a released attempt is granted again under its old token",
+			ops: append(aHas5, aReleases,
+				op{from: 4, to: 5, client: 'A', kind: Acquire, attempt: 1, token: 5, outcome: Done}),
+			want: "not linearizable",
+		},
+		{
+			name:   "a lost grant",
+			ops:    append(aHas5, op{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: NotHeld}),
+			relies: []rely{{from: 1, until: 5, deadline: 10, client: 'A', token: 5}},
+			want:   "a lease was lost although its holder's own deadline had not passed",
+		},
+		{
+			name: "a release that was refused while the lease was held",
+			ops: append(aHas5,
+				op{from: 3, to: 4, client: 'A', kind: Release, token: 5, outcome: NotHeld}),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+		{
+			name: "a forged release",
+			ops: append(aHas5,
+				op{from: 3, to: 4, client: 'B', kind: Release, token: 5, outcome: Done},
+				op{from: 11, to: 12, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{aRelies},
+			want:   "not linearizable",
+		},
+		{
+			name: "a forged release without an answer frees nothing",
+			ops: append(aHas5,
+				op{from: 3, to: 4, client: 'B', kind: Release, token: 5, outcome: Unknown},
+				op{from: 5, to: 6, client: 'C', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{aRelies},
+			want:   "not linearizable",
+		},
+		{
+			name: "a forged withdrawal",
+			ops: append(aHas5,
+				op{from: 3, to: 4, client: 'B', kind: Withdraw, attempt: 1, outcome: Done},
+				op{from: 5, to: 6, client: 'C', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{aRelies},
+			want:   "not linearizable",
+		},
+		{
+			name: "a release of an older lease does not free the next",
+			ops: append(aHas5, op{from: 3, to: 4, client: 'A', kind: Release, token: 5, outcome: Unknown},
+				op{from: 5, to: 6, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done},
+				op{from: 7, to: 8, client: 'C', kind: Acquire, attempt: 1, token: 7, outcome: Done}),
+			relies: []rely{aStops, {from: 6, until: 6.5, deadline: 15, client: 'B', token: 6}},
+			want:   "not linearizable",
+		},
+		{
+			name: "refused although the name is free",
+			ops: append(aHas5, aReleases,
+				op{from: 5, to: 6, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+		{
+			name: "refused for its own lease",
+			ops: append(aHas5,
+				op{from: 5, to: 6, client: 'A', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aRelies},
+			want:   "not linearizable",
+		},
+		{
+			name:   "a renewal of what was released",
+			ops:    append(aHas5, aReleases, op{from: 5, to: 6, client: 'A', kind: Renew, token: 5, outcome: Done}),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+		{
+			name:   "a belief without a grant",
+			ops:    aHas5,
+			relies: []rely{{from: 1, until: 10, deadline: 10, client: 'B', token: 5}},
+			want:   "a lease was relied on that was not granted",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := plant(test.ops, test.relies).Check(time.Minute)
+			switch {
+			case test.want == "" && err != nil:
+				t.Errorf("got %v, want nil", err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("got %v, want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestViolationNamesTheEvents(t *testing.T) {
+	err := plant([]op{
+		{from: 0, to: 1, client: 'A', kind: Acquire, attempt: 1, token: 5, outcome: Done},
+		{from: 2, to: 3, client: 'B', kind: Acquire, attempt: 2, token: 6, outcome: Done},
+	}, []rely{{from: 1, until: 10, deadline: 10, client: 'A', token: 5}}).Check(time.Minute)
+	const want = `the answers about "x" are not linearizable
+	explained in this order, the last few:
+	[0s–1s] A: acquire "x" attempt 41010000 token 5: done
+	none of these can come next:
+	[2s–3s] B: acquire "x" attempt 42020000 token 6: done`
+	if err == nil || err.Error() != want {
+		t.Errorf("got:\n%v\nwant:\n%v", err, want)
+	}
+	var v *Violation
+	if !errors.As(err, &v) {
+		t.Error("the error is no *Violation")
+	}
+}
+
+func TestCheckThatTimesOutFails(t *testing.T) {
+	h := simulate(1, 4000, 1)
+	if err := h.Check(time.Nanosecond); err == nil || !strings.Contains(err.Error(), "not through after 1ns") {
+		t.Errorf("got %v, want an error about the time", err)
+	}
+}
+
+func TestCounts(t *testing.T) {
+	h := plant([]op{
+		{from: 0, to: 1, client: 'A', kind: Acquire, attempt: 1, outcome: Unknown},
+		{from: 2, to: 3, client: 'A', kind: Acquire, attempt: 1, token: 5, outcome: Done},
+		{from: 3.1, to: 3.2, client: 'A', kind: Acquire, attempt: 1, outcome: Unknown},
+		{from: 4, to: 5, client: 'B', kind: Acquire, attempt: 1, outcome: Held},
+		{from: 6, to: 7, client: 'A', kind: Renew, token: 5, outcome: Done},
+		{from: 8, to: 9, client: 'A', kind: Release, token: 5, outcome: Done},
+	}, nil)
+	want := Counts{Events: 6, Grants: 1, Refusals: 1, Renewals: 1, Releases: 1, Unanswered: 1}
+	if got := h.Counts(); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// answers is a leases.Session that answers as it is told.
+type answers struct {
+	leases.Session
+	grant  leases.Grant
+	err    error
+	renews []error
+}
+
+func (a *answers) Open(context.Context, leases.ID, func(leases.Event)) (leases.Session, error) {
+	return a, nil
+}
+func (a *answers) Acquire(context.Context, leases.Claim) (leases.Grant, error) { return a.grant, a.err }
+func (a *answers) Withdraw(context.Context, string, leases.ID) error           { return a.err }
+func (a *answers) Release(context.Context, leases.Held) error                  { return a.err }
+func (a *answers) Renew(context.Context, []leases.Held) ([]error, error)       { return a.renews, a.err }
+
+func TestBackendRecords(t *testing.T) {
+	var now manual
+	r := NewRecorder(&now)
+	a := &answers{grant: leases.Grant{Token: 7}}
+	s, err := r.Backend("A", a).Open(t.Context(), leases.ID{1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now.now = instant(1)
+	s.Acquire(t.Context(), leases.Claim{Name: "x", Attempt: leases.ID{2}, TTL: time.Second})
+	a.renews = []error{nil, &leases.NotHeldError{Name: "y"}}
+	s.Renew(t.Context(), []leases.Held{{Name: "x", Token: 7}, {Name: "y", Token: 8}})
+	a.err = errors.Join(leases.ErrUnknownOutcome, context.Canceled)
+	s.Renew(t.Context(), []leases.Held{{Name: "x", Token: 7}})
+	s.Release(t.Context(), leases.Held{Name: "x", Token: 7})
+	a.err = &leases.UnavailableError{Reason: "testing"}
+	s.Withdraw(t.Context(), "x", leases.ID{2})
+	a.err = &leases.HeldError{Name: "x"}
+	s.Acquire(t.Context(), leases.Claim{Name: "x", Attempt: leases.ID{3}})
+
+	type row struct {
+		kind    Kind
+		name    string
+		token   tokens.Token
+		outcome Outcome
+	}
+	want := []row{
+		{Acquire, "x", 7, Done}, {Renew, "x", 7, Done}, {Renew, "y", 8, NotHeld}, {Renew, "x", 7, Unknown},
+		{Release, "x", 7, Unknown}, {Withdraw, "x", 0, Nothing}, {Acquire, "x", 0, Held},
+	}
+	var got []row
+	for _, e := range r.History().Events {
+		got = append(got, row{e.Kind, e.Name, e.Token, e.Outcome})
+		if e.Client != "A" || e.Session != (leases.ID{1}) || e.Invoke != instant(1) {
+			t.Errorf("%v: got session %v", e, e.Session)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

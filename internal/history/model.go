@@ -1,0 +1,257 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
+)
+
+// state is one name as an ideal lock service knows it.
+type state struct {
+	attempt, session leases.ID // of the lease; zero: the name is free
+	token            tokens.Token
+	last             tokens.Token // the greatest that was granted under the name
+	closed           bool         // the history is over: what had no answer may be without effect
+}
+
+func (s state) free() state { return state{last: s.last, closed: s.closed} }
+
+// request is an event as the model sees it; one without a kind is the end of the
+// history.
+type request struct {
+	*Event
+	// contended: somebody else was asking for the name too, or had asked and
+	// was never answered, and may have been granted it.
+	contended bool
+	// last is the greatest token that a withdrawn attempt was granted under, and
+	// a released token itself: once a greater one is granted, there is nothing
+	// left to end.
+	last tokens.Token
+}
+
+// checkLinearizable searches an order of all requests that explains the answers.
+func (h History) checkLinearizable(timeout time.Duration) error {
+	m, ops := h.model(), h.operations()
+	switch porcupine.CheckOperationsTimeout(m, ops, timeout) {
+	case porcupine.Ok:
+		return nil
+	case porcupine.Unknown:
+		return fmt.Errorf("the search for a linearization of %d requests was not through after %v: nothing is known", len(ops), timeout)
+	}
+	for _, one := range m.Partition(ops) {
+		result, info := porcupine.CheckOperationsVerbose(m, one, timeout)
+		if result == porcupine.Illegal {
+			return stuck(one, info)
+		}
+	}
+	return violation("the history is not linearizable")
+}
+
+// stuck names the requests around the place where the search came no further.
+func stuck(ops []porcupine.Operation, info porcupine.LinearizationInfo) error {
+	var longest []porcupine.Operation
+	for _, p := range info.PartialLinearizationsOperations()[0] {
+		if len(p) > len(longest) {
+			longest = p
+		}
+	}
+	placed := map[*Event]bool{}
+	for _, op := range longest {
+		placed[op.Input.(request).Event] = true
+	}
+	name := ops[0].Input.(request).Name
+	evidence := []fmt.Stringer{text("explained in this order, the last few:")}
+	for _, op := range longest[max(0, len(longest)-6):] {
+		evidence = append(evidence, op.Input.(request))
+	}
+	evidence = append(evidence, text("none of these can come next:"))
+	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
+	for _, op := range ops {
+		r := op.Input.(request)
+		if r.Kind != 0 && !placed[r.Event] && r.Outcome != Unknown && len(evidence) < 14 {
+			evidence = append(evidence, r)
+		}
+	}
+	return violation(fmt.Sprintf("the answers about %q are not linearizable", name), evidence...)
+}
+
+type text string
+
+func (t text) String() string { return string(t) }
+
+func (r request) String() string {
+	if r.Kind == 0 {
+		return "the end"
+	}
+	return r.Event.String()
+}
+
+// operations translates the events that say something. Acquires without an
+// answer are not among them: nobody relies on what they may have been granted,
+// so anybody may be granted the name over it; they explain refusals alone, see
+// contended. Nor are renewals without an answer, and what had no effect.
+func (h History) operations() []porcupine.Operation {
+	const end = math.MaxInt64 - 1
+	granted := map[leases.ID]tokens.Token{} // the greatest of each attempt
+	for _, e := range h.grants() {
+		granted[e.Attempt] = max(granted[e.Attempt], e.Token)
+	}
+	contended := h.contended()
+	var ops []porcupine.Operation
+	names := map[string]bool{}
+	for _, e := range h.Events {
+		r := request{Event: e, contended: contended[e], last: e.Token}
+		switch {
+		case e.Outcome == Nothing,
+			e.Outcome == Unknown && (e.Kind == Acquire || e.Kind == Renew),
+			e.Outcome == NotHeld && e.Kind == Acquire:
+			continue
+		case e.Kind == Withdraw:
+			if r.last = granted[e.Attempt]; r.last == 0 {
+				continue
+			}
+		}
+		returned := int64(e.returned)
+		if e.Outcome == Unknown {
+			returned = end + 1
+		}
+		ops = append(ops, porcupine.Operation{Input: r, Call: int64(e.invoked), Return: returned})
+		if !names[e.Name] {
+			names[e.Name] = true
+			over := request{Event: &Event{Name: e.Name}}
+			ops = append(ops, porcupine.Operation{Input: over, Call: end, Return: end})
+		}
+	}
+	return ops
+}
+
+// rivals are the two attempts for a name that were under way longest.
+type rivals struct{ first, second rival }
+
+type rival struct {
+	attempt leases.ID
+	until   int // order of the answer
+}
+
+func (r *rivals) add(x rival) {
+	switch {
+	case x.attempt == r.first.attempt:
+		r.first.until = max(r.first.until, x.until)
+	case x.until > r.first.until:
+		r.first, r.second = x, r.first
+	case x.until > r.second.until:
+		r.second = x
+	}
+}
+
+// contended returns the refusals that are explained although the name may have
+// been free: another attempt was under way, or had been sent without an answer.
+func (h History) contended() map[*Event]bool {
+	var refusals []*Event
+	for _, e := range h.Events {
+		if e.Kind == Acquire && e.Outcome == Held {
+			refusals = append(refusals, e)
+		}
+	}
+	slices.SortFunc(refusals, func(a, b *Event) int { return cmp.Compare(a.returned, b.returned) })
+	set, byName, sent := map[*Event]bool{}, map[string]*rivals{}, h.Events
+	for _, e := range refusals {
+		for ; len(sent) > 0 && sent[0].invoked < e.returned; sent = sent[1:] {
+			if x := sent[0]; x.Kind == Acquire && x.Outcome != Held {
+				if byName[x.Name] == nil {
+					byName[x.Name] = &rivals{}
+				}
+				byName[x.Name].add(rival{x.Attempt, x.end()})
+			}
+		}
+		if r := byName[e.Name]; r != nil {
+			other := r.first
+			if other.attempt == e.Attempt {
+				other = r.second
+			}
+			set[e] = other.until > e.invoked
+		}
+	}
+	return set
+}
+
+// end is the place of the answer in the order; without one it may still come.
+func (e *Event) end() int {
+	if e.Outcome == Unknown {
+		return math.MaxInt
+	}
+	return e.returned
+}
+
+// model is the ideal lock service, for each name by itself.
+func (h History) model() porcupine.Model {
+	own := h.deadlines()
+	return porcupine.Model{
+		Partition: byName,
+		Init:      func() any { return state{} },
+		Step: func(s, in, _ any) (bool, any) {
+			return step(own, s.(state), in.(request))
+		},
+		Hash: func(s any) uint64 {
+			return uint64(s.(state).token)*31 + uint64(s.(state).last)
+		},
+	}
+}
+
+func byName(ops []porcupine.Operation) [][]porcupine.Operation {
+	var parts [][]porcupine.Operation
+	index := map[string]int{}
+	for _, op := range ops {
+		name := op.Input.(request).Name
+		i, ok := index[name]
+		if !ok {
+			i = len(parts)
+			index[name] = i
+			parts = append(parts, nil)
+		}
+		parts[i] = append(parts[i], op)
+	}
+	return parts
+}
+
+// step says whether the ideal service can carry the request out with that
+// answer, and what it knows then.
+func step(own map[tokens.Token]*Belief, s state, r request) (bool, state) {
+	if r.Kind == 0 {
+		s.closed = true
+		return true, s
+	}
+	// takeable: nobody holds the name, or nobody can rely on it any more.
+	takeable := s.token == 0 || passed(own, s.token, r.Return)
+	mine := s.token != 0 && s.session == r.Session && (s.token == r.Token || r.Kind == Withdraw && s.attempt == r.Attempt)
+	switch {
+	case r.Kind == Acquire && r.Outcome == Done:
+		if s.token == r.Token && s.attempt == r.Attempt {
+			return true, s
+		}
+		if !takeable || r.Token <= s.last {
+			return false, s
+		}
+		return true, state{attempt: r.Attempt, session: r.Session, token: r.Token, last: r.Token, closed: s.closed}
+	case r.Kind == Acquire: // held by another
+		return s.token != 0 && s.attempt != r.Attempt || takeable && r.contended, s
+	case r.Outcome == NotHeld:
+		if mine && takeable {
+			return true, s.free()
+		}
+		return !mine, s
+	case r.Kind == Renew:
+		return mine, s
+	case mine:
+		return true, s.free()
+	default: // there is nothing to end
+		return r.Kind == Withdraw && r.Outcome == Done || r.Outcome == Unknown && (s.closed || s.last > r.last), s
+	}
+}

@@ -1,0 +1,315 @@
+package history
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
+)
+
+// simulation is a lock service without faults of its own, behind a network
+// that loses, delays and reorders requests and answers. What it does is legal.
+type simulation struct {
+	rand   *rand.Rand
+	clock  manual
+	rec    *Recorder
+	names  []simName
+	flying []*flight
+	calm   int // of 20 requests or answers so many are not lost
+	last   tokens.Token
+	ids    uint64
+}
+
+type simName struct {
+	name    string
+	clients []*simClient
+
+	// The lease; the deadline is the service's.
+	holder   *simClient
+	attempt  leases.ID
+	token    tokens.Token
+	deadline clock.Instant
+}
+
+// simClient is a client that asks for one name again and again.
+type simClient struct {
+	name     string
+	session  leases.ID
+	attempt  leases.ID
+	sent     clock.Instant // the first copy of the attempt
+	token    tokens.Token
+	deadline clock.Instant
+	holding  *Holding
+	flying   int
+}
+
+// flight is a request under way: first to the service, then back.
+type flight struct {
+	c       *simClient
+	name    *simName
+	event   Event
+	sent    clock.Instant
+	end     func(Outcome, tokens.Token, error)
+	applied bool
+	given   bool // the client has been told that there is no answer
+	outcome Outcome
+	token   tokens.Token
+}
+
+const simTTL = 10 * time.Second
+
+// simulate makes a history of about steps events under so many names.
+func simulate(seed uint64, steps, names int) History {
+	s := &simulation{rand: rand.New(rand.NewPCG(seed, 0)), names: make([]simName, names)}
+	s.calm = 12 + s.rand.IntN(9)
+	s.rec = NewRecorder(&s.clock)
+	for i := range s.names {
+		s.names[i].name = fmt.Sprintf("n%d", i)
+		for range 2 + s.rand.IntN(4) {
+			s.names[i].clients = append(s.names[i].clients, &simClient{name: fmt.Sprintf("c%d", s.ids), session: s.id()})
+		}
+	}
+	for range steps {
+		s.clock.now = s.clock.now.Add(time.Duration(s.rand.Int64N(int64(simTTL) / 20 / int64(names))))
+		if len(s.flying) < 3*names && s.rand.IntN(2) == 0 {
+			s.send(&s.names[s.rand.IntN(names)])
+		} else if len(s.flying) > 0 {
+			s.move(s.rand.IntN(len(s.flying)))
+		}
+	}
+	return s.rec.History()
+}
+
+func (s *simulation) id() leases.ID {
+	s.ids++
+	var id leases.ID
+	binary.BigEndian.PutUint64(id[:], s.ids)
+	return id
+}
+
+// send lets a client of n do something that a client may do.
+func (s *simulation) send(n *simName) {
+	c := n.clients[s.rand.IntN(len(n.clients))]
+	e := Event{Client: c.name, Session: c.session, Name: n.name}
+	held := c.holding != nil && s.clock.now.Before(c.deadline)
+	switch {
+	case held && s.rand.IntN(3) > 0:
+		e.Kind, e.Token = Renew, c.token
+	case held:
+		e.Kind, e.Token = Release, c.token
+		c.holding.End()
+		c.forget()
+	case c.holding != nil: // it has lapsed
+		c.holding.End()
+		c.forget()
+		return
+	case c.attempt.IsZero():
+		c.attempt, c.sent = s.id(), s.clock.now
+		e.Kind, e.Attempt = Acquire, c.attempt
+	case s.rand.IntN(2) == 0:
+		e.Kind, e.Attempt = Acquire, c.attempt
+	default:
+		e.Kind, e.Attempt = Withdraw, c.attempt
+		c.forget()
+	}
+	f := &flight{c: c, name: n, event: e, sent: s.clock.now}
+	f.end = s.rec.Begin(e)
+	s.flying = append(s.flying, f)
+}
+
+// forget ends the client's token and attempt: no answer counts any more.
+func (c *simClient) forget() { c.attempt, c.token, c.holding = leases.ID{}, 0, nil }
+
+// move takes a request a step further.
+func (s *simulation) move(i int) {
+	f := s.flying[i]
+	lost := s.rand.IntN(20) >= s.calm
+	switch {
+	case f.applied || f.given && lost:
+		s.flying = slices.Delete(s.flying, i, i+1)
+		if !f.given && !lost {
+			s.answer(f)
+		} else if !f.given && s.rand.IntN(2) == 0 {
+			f.end(Unknown, 0, nil)
+		}
+	case !f.given && lost:
+		f.given = true
+		f.end(Unknown, 0, nil)
+	default:
+		f.applied = true
+		s.apply(f)
+	}
+}
+
+// apply is the service.
+func (s *simulation) apply(f *flight) {
+	n, e := f.name, f.event
+	if n.holder != nil && !s.clock.now.Before(n.deadline) && s.rand.IntN(2) == 0 {
+		n.holder = nil
+	}
+	mine := n.holder == f.c && n.token == e.Token
+	f.outcome = Done
+	switch {
+	case e.Kind == Acquire && n.holder == nil:
+		s.last++
+		n.holder, n.attempt, n.token, n.deadline = f.c, e.Attempt, s.last, s.clock.now.Add(simTTL)
+		f.token = s.last
+	case e.Kind == Acquire && n.attempt == e.Attempt:
+		f.token = n.token
+	case e.Kind == Acquire:
+		f.outcome = Held
+	case e.Kind == Withdraw:
+		if n.holder != nil && n.attempt == e.Attempt {
+			n.holder = nil
+		}
+	case !mine:
+		f.outcome = NotHeld
+	case e.Kind == Renew:
+		n.deadline = max(n.deadline, s.clock.now.Add(simTTL))
+	case e.Kind == Release:
+		n.holder = nil
+	}
+}
+
+// answer brings an answer to the client.
+func (s *simulation) answer(f *flight) {
+	c, e, deadline := f.c, f.event, f.sent.Add(simTTL)
+	f.end(f.outcome, f.token, nil)
+	switch {
+	case e.Kind == Acquire && f.outcome == Done && c.attempt == e.Attempt && c.holding == nil:
+		if c.deadline = c.sent.Add(simTTL); s.clock.now.Before(c.deadline) {
+			c.token = f.token
+			c.holding = s.rec.Believe(c.name, e.Name, c.token, func() clock.Instant { return c.deadline })
+		}
+	case e.Kind == Acquire && f.outcome == Held && c.attempt == e.Attempt && c.holding == nil:
+		c.forget()
+	case e.Kind == Renew && c.holding != nil && c.token == e.Token && s.clock.now.Before(c.deadline):
+		if f.outcome == Done {
+			c.deadline = max(c.deadline, deadline)
+		}
+	}
+}
+
+func TestLegalHistoriesAreAccepted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawLegal(t)
+		if err := h.Check(time.Minute); err != nil {
+			t.Fatalf("a legal history: %v", err)
+		}
+	})
+}
+
+func drawLegal(t *rapid.T) History {
+	return simulate(rapid.Uint64().Draw(t, "seed"), rapid.IntRange(100, 600).Draw(t, "steps"), rapid.IntRange(1, 4).Draw(t, "names"))
+}
+
+// flaws change a legal history so that it breaks a promise, and report whether
+// they found a place to.
+var flaws = map[string]func(History) bool{
+	"a token twice": func(h History) bool {
+		for _, e := range h.grants()[min(1, len(h.grants())):] {
+			if first := h.grants()[0]; first.Attempt != e.Attempt {
+				e.Token = first.Token
+				return true
+			}
+		}
+		return false
+	},
+	"a token back": func(h History) bool {
+		for _, a := range h.grants() {
+			for _, b := range h.grants() {
+				if a.Name == b.Name && a.returned < b.invoked && a.Token < b.Token {
+					a.Token, b.Token = b.Token, a.Token
+					return true
+				}
+			}
+		}
+		return false
+	},
+	"an overlap": func(h History) bool {
+		for _, a := range h.Beliefs {
+			for _, b := range h.Beliefs {
+				if a.Name == b.Name && a.From < b.From && b.From < b.Until {
+					a.Until = b.From + 1
+					return true
+				}
+			}
+		}
+		return false
+	},
+	"a lost grant": func(h History) bool {
+		for _, b := range h.Beliefs {
+			for _, e := range h.Events {
+				if e.Kind == Renew && e.Outcome == Done && e.Token == b.Token && b.From < e.Invoke && e.Return < b.Until {
+					e.Outcome = NotHeld
+					return true
+				}
+			}
+		}
+		return false
+	},
+}
+
+func TestFlawsAreRejected(t *testing.T) {
+	for name, plant := range flaws {
+		t.Run(name, func(t *testing.T) {
+			planted := 0
+			rapid.Check(t, func(t *rapid.T) {
+				h := drawLegal(t)
+				if !plant(h) {
+					return
+				}
+				planted++
+				if err := h.Check(time.Minute); err == nil {
+					t.Fatal("the flaw was not found")
+				}
+			})
+			if planted < 10 {
+				t.Errorf("planted in %d histories, want at least 10", planted)
+			}
+		})
+	}
+}
+
+func TestUnknownOutcomesAreMany(t *testing.T) {
+	h := simulate(1, 5000, 2)
+	unknown := 0
+	for _, e := range h.Events {
+		if e.Outcome == Unknown {
+			unknown++
+		}
+	}
+	if c := h.Counts(); c.Grants < 50 || c.Refusals < 20 || unknown < 100 || len(h.Beliefs) < 30 {
+		t.Errorf("the simulation shows too little: %+v, %d unknown outcomes, %d beliefs", c, unknown, len(h.Beliefs))
+	}
+}
+
+func TestCheckIsFast(t *testing.T) {
+	h := simulate(2, 40000, 16)
+	if len(h.Events) < 10000 {
+		t.Fatalf("%d events, want at least 10,000", len(h.Events))
+	}
+	start := time.Now()
+	if err := h.Check(time.Minute); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%+v in %v", h.Counts(), time.Since(start))
+}
+
+func BenchmarkCheck(b *testing.B) {
+	h := simulate(2, 40000, 16)
+	for b.Loop() {
+		if err := h.Check(time.Minute); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(len(h.Events)), "events")
+}

@@ -1,0 +1,93 @@
+package leases
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"testing"
+)
+
+// filled is a table with n leases and all the endings that it can have.
+func filled(n int) *Table {
+	table := NewTable()
+	apply(table, birth(1))
+	for i := range EndedKept {
+		name := fmt.Sprintf("ended/%d", i)
+		r := table.Apply(acquire(name, bob, try1))
+		table.Apply(release(name, bob, r.Lease.Token))
+	}
+	for i := range n {
+		table.Apply(acquire(fmt.Sprintf("lease/%d", i), alice, try1))
+	}
+	return table
+}
+
+const manyLeases = 100_000
+
+func BenchmarkApply(b *testing.B) {
+	table := filled(manyLeases)
+	ops := make([]Op, 1000)
+	for i := range ops {
+		ops[i] = acquire(fmt.Sprintf("lease/%d/more", i*97), bob, try2)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		op := ops[i%len(ops)]
+		r := table.Apply(op)
+		table.Apply(release(op.Name, bob, r.Lease.Token))
+	}
+}
+
+func BenchmarkSnapshot(b *testing.B) {
+	table := filled(manyLeases)
+	b.ReportAllocs()
+	for b.Loop() {
+		table.Snapshot()
+	}
+}
+
+// What Apply costs just after a snapshot, when nodes of the tree are copied.
+func BenchmarkApplyAfterSnapshot(b *testing.B) {
+	table := filled(manyLeases)
+	op := acquire("lease/5/more", bob, try2)
+	b.ReportAllocs()
+	for b.Loop() {
+		table.Snapshot()
+		r := table.Apply(op)
+		table.Apply(release(op.Name, bob, r.Lease.Token))
+	}
+}
+
+func BenchmarkWriteTo(b *testing.B) {
+	snapshot := filled(manyLeases).Snapshot()
+	b.ReportAllocs()
+	for b.Loop() {
+		n, err := snapshot.WriteTo(io.Discard)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.SetBytes(n)
+	}
+}
+
+func BenchmarkReadTable(b *testing.B) {
+	encoding := encoded(b, filled(manyLeases))
+	b.SetBytes(int64(len(encoding)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ReadTable(bytes.NewReader(encoding)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkOpCodec(b *testing.B) {
+	op, buf := acquire("lease/5", alice, try1), []byte(nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = AppendOp(buf[:0], op)
+		if _, _, err := DecodeOp(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

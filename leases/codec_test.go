@@ -1,0 +1,290 @@
+package leases
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coordd/coordd/tokens"
+)
+
+// sampleOps are ops of every kind, each at the bounds of its fields.
+func sampleOps() []Op {
+	long := acquire(strings.Repeat("n", MaxName), alice, try1)
+	long.Epoch, long.TTL, long.AcquiredAt = math.MaxUint32, maxOpTTL, time.UnixMilli(maxMillis).UTC()
+	long.Owner = Owner{strings.Repeat("l", MaxLabel), strings.Repeat("s", MaxLabel), strings.Repeat("h", MaxLabel), math.MaxUint32}
+	long.Attributes = bytes.Repeat([]byte{0xff}, MaxAttributes)
+	return []Op{
+		birth(1), with(birth(math.MaxUint32), func(op *Op) { op.Founders = math.MaxUint32 }), bump(0), bump(tokens.MaxEpoch),
+		acquire("job", alice, try1), {Kind: KindAcquire, Name: "j", Session: alice, Attempt: try1, TTL: time.Millisecond}, long,
+		withdraw("job", alice, try1), release("job", alice, 1), release("job", alice, tokens.Max), expire("job", 127), expire("job", 128),
+	}
+}
+
+func TestOpRoundTrip(t *testing.T) {
+	var all []byte
+	for _, want := range sampleOps() {
+		b := AppendOp([]byte("before"), want)
+		got, rest, err := DecodeOp(append(b, "after"...)[len("before"):])
+		if err != nil || string(rest) != "after" || !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, %q, %v, want %+v", got, rest, err, want)
+		}
+		all = AppendOp(all, want)
+	}
+	for _, want := range sampleOps() {
+		var got Op
+		var err error
+		if got, all, err = DecodeOp(all); err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("one after the other: got %+v, %v, want %+v", got, err, want)
+		}
+	}
+	if len(all) != 0 {
+		t.Errorf("got %d bytes left", len(all))
+	}
+}
+
+// The fields that a kind does not use are not written.
+func TestOpFieldsOfOtherKinds(t *testing.T) {
+	for _, want := range sampleOps() {
+		full := acquire("job", bob, try2)
+		full.Token, full.Cluster, full.Founders = 7, cluster, 9
+		got, wanted := reflect.ValueOf(&full).Elem(), reflect.ValueOf(want)
+		for i := range got.NumField() { // keep the others' fields, as far as this kind's own are unset
+			if f := wanted.Field(i); !f.IsZero() {
+				got.Field(i).Set(f)
+			}
+		}
+		if want.Kind == KindAcquire || want.Epoch == 0 {
+			continue // their zero fields are fields of their own
+		}
+		if a, b := AppendOp(nil, full), AppendOp(nil, want); !bytes.Equal(a, b) {
+			t.Errorf("%v: got %x, want %x", want.Kind, a, b)
+		}
+	}
+}
+
+func TestAppendOpRefusesWhatNobodyCouldDecode(t *testing.T) {
+	defer func() {
+		if got, want := recover(), `leases: invalid name "0 bytes": want 1 to 512 bytes`; got != want {
+			t.Errorf("got %v, want the panic %s", got, want)
+		}
+	}()
+	AppendOp(nil, acquire("", alice, try1))
+}
+
+// body frames an op's body by hand.
+func body(kind Kind, parts ...any) []byte {
+	var b []byte
+	for _, p := range parts {
+		switch p := p.(type) {
+		case int:
+			b = binary.AppendUvarint(b, uint64(p))
+		case string:
+			b = append(b, p...)
+		case ID:
+			b = append(b, p[:]...)
+		}
+	}
+	return appendRecord([]byte{byte(kind)}, b)
+}
+
+func TestDecodeOpRefuses(t *testing.T) {
+	id := ID{1}
+	for _, c := range []struct {
+		name string
+		in   []byte
+		want string
+	}{
+		{"nothing", nil, "kind 0: corrupt: it ends within its first byte"},
+		{"no length", []byte{byte(KindBump)}, "bump: corrupt: it ends within its body length"},
+		{"no body", []byte{byte(KindBump), 0}, "bump: corrupt: it ends within its epoch"},
+		{"half a body", []byte{byte(KindBump), 2, 1}, "bump: corrupt: it ends within its body"},
+		{"half a number", body(KindBump, "\x80"), "bump: corrupt: it ends within its epoch"},
+		{"a longer number than need be", body(KindBump, "\x81\x00"), "bump: corrupt: its epoch is no shortest varint"},
+		{"a number beyond 64 bits", body(KindBump, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"), "bump: corrupt: its epoch is no shortest varint"},
+		{"an endless number", body(KindBump, strings.Repeat("\xff", 20)), "bump: corrupt: its epoch is no shortest varint"},
+		{"an epoch beyond 32 bits", body(KindBump, math.MaxUint32+1), "bump: corrupt: its epoch is 4294967296: at most 4294967295"},
+		{"a longer length than need be", []byte{byte(KindBump), 0x81, 0, 1}, "bump: corrupt: its body length is no shortest varint"},
+		{"a body that is too long", appendRecord([]byte{byte(KindBump)}, make([]byte, 4097)), "bump: corrupt: its body length is 4097: at most 4096"},
+		{"a length beyond memory", binary.AppendUvarint([]byte{byte(KindBump)}, math.MaxUint64), "bump: corrupt: its body length is 18446744073709551615: at most 4096"},
+		{"more than its fields", body(KindBump, 1, 1), "bump: corrupt: 1 bytes follow its last field"},
+		{"half an id", body(KindBirth, 1, "123"), "birth: corrupt: it ends within its cluster"},
+		{"no cluster", body(KindBirth, 1, ID{}, 1), `birth: corrupt: invalid cluster "none": want 16 bytes that are not all zero`},
+		{"no name", body(KindExpire, 1, 0, "", 1), `expire: corrupt: invalid name "0 bytes": want 1 to 512 bytes`},
+		{"a name that is too long", body(KindExpire, 1, 513, strings.Repeat("n", 513), 1), "expire: corrupt: its name length is 513: at most 512"},
+		{"no token", body(KindExpire, 1, 1, "n", 0), `expire: corrupt: invalid token "0": want 1 to 9007199254740991`},
+		{"a token beyond 53 bits", body(KindExpire, 1, 1, "n", 1<<53), "expire: corrupt: its token is 9007199254740992: at most 9007199254740991"},
+		{"no attempt", body(KindWithdraw, 1, 1, "n", id, ID{}), `withdraw: corrupt: invalid attempt "none": want 16 bytes that are not all zero`},
+		{"no ttl", body(KindAcquire, 1, 1, "n", id, id, 0, 0, 0, 0, 0, 0, 0), `acquire: corrupt: invalid ttl "0s": want whole milliseconds up to 1193h2m47.295s`},
+		{"a ttl beyond 32 bits", body(KindAcquire, 1, 1, "n", id, id, 1<<32, 0, 0, 0, 0, 0, 0), "acquire: corrupt: its ttl is 4294967296: at most 4294967295"},
+		{"a label that is too long", body(KindAcquire, 1, 1, "n", id, id, 1, 129, strings.Repeat("l", 129), 0, 0, 0, 0, 0), "acquire: corrupt: its owner label length is 129: at most 128"},
+		{"a time after 9999", body(KindAcquire, 1, 1, "n", id, id, 1, 0, 0, 0, 0, 0, maxMillis+1), "acquire: corrupt: its time of day is 253402300800000: at most 253402300799999"},
+	} {
+		op, rest, err := DecodeOp(c.in)
+		if !errors.Is(err, ErrCorrupt) || errors.Is(err, ErrUnreadable) || !strings.HasSuffix(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want ErrCorrupt, …%s", c.name, err, c.want)
+		}
+		if !reflect.DeepEqual(op, Op{}) || rest != nil {
+			t.Errorf("%s: got %+v, %x beside the error", c.name, op, rest)
+		}
+	}
+}
+
+func TestDecodeOpOfLaterRelease(t *testing.T) {
+	for _, in := range [][]byte{{0}, {byte(KindBump) + 1}, {255, 1, 2, 3}} {
+		_, _, err := DecodeOp(in)
+		var unreadable *UnreadableError
+		if !errors.As(err, &unreadable) || !errors.Is(err, ErrUnreadable) || errors.Is(err, ErrCorrupt) {
+			t.Errorf("%x: got %v, want an *UnreadableError", in, err)
+		}
+		if want := fmt.Sprintf("op of kind %d: this release does not know it; a later release can read it", in[0]); err.Error() != want {
+			t.Errorf("%x: got %q, want %q", in, err, want)
+		}
+	}
+}
+
+// Every part of an op's encoding that is cut off is missed.
+func TestDecodeOpTruncated(t *testing.T) {
+	for _, op := range sampleOps() {
+		b := AppendOp(nil, op)
+		for n := range len(b) {
+			if _, _, err := DecodeOp(b[:n]); !errors.Is(err, ErrCorrupt) {
+				t.Fatalf("%v, %d of %d bytes: got %v, want ErrCorrupt", op.Kind, n, len(b), err)
+			}
+		}
+	}
+}
+
+func TestUnreadableError(t *testing.T) {
+	for _, c := range []struct {
+		err  UnreadableError
+		want string
+	}{
+		{UnreadableError{What: "log entry", Version: 3, Reads: 1, Since: "0.4.0"}, "log entry of version 3: this release reads up to 1; release 0.4.0 or later can read it"},
+		{UnreadableError{What: "log entry", Version: 3, Since: "0.4.0"}, "log entry of version 3: this release does not know it; release 0.4.0 or later can read it"},
+		{UnreadableError{What: "op of kind 9", Since: "0.4.0"}, "op of kind 9: this release does not know it; release 0.4.0 or later can read it"},
+		{UnreadableError{What: "op of kind 9"}, "op of kind 9: this release does not know it; a later release can read it"},
+	} {
+		if got := c.err.Error(); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+	if err := Readable("lease table", 1, 1, "0.1.0"); err != nil {
+		t.Errorf("version 1 of 1: got %v", err)
+	}
+	err := Readable("lease table", 2, 1, "0.4.0")
+	if want := "lease table of version 2: this release reads up to 1; release 0.4.0 or later can read it"; err == nil || err.Error() != want {
+		t.Errorf("version 2 of 1: got %v, want %s", err, want)
+	}
+}
+
+func TestHeader(t *testing.T) {
+	for _, c := range []struct {
+		version uint32
+		since   string
+	}{{1, FirstRelease}, {127, "1.0.0-rc.1+build"}, {128, "1"}, {math.MaxUint32, strings.Repeat("9", maxSince)}} {
+		b := AppendHeader(nil, 'T', c.version, c.since)
+		if len(b) > maxHeader {
+			t.Errorf("version %d, release %s: got %d bytes, want at most %d", c.version, c.since, len(b), maxHeader)
+		}
+		version, since, rest, err := ReadHeader(append(b, "after"...), 'T')
+		if err != nil || version != c.version || since != c.since || string(rest) != "after" {
+			t.Errorf("got %d, %q, %q, %v, want %d, %q", version, since, rest, err, c.version, c.since)
+		}
+		for n := range len(b) {
+			if _, _, _, err := ReadHeader(b[:n], 'T'); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%d of %d bytes: got %v, want ErrCorrupt", n, len(b), err)
+			}
+		}
+	}
+	for in, want := range map[string]string{
+		"L\x01\x011":                             "header: corrupt: it begins with 0x4c, not with 0x54",
+		"T\x00\x011":                             `header: corrupt: version 0, release "1"`,
+		"T\x01\x00":                              `header: corrupt: version 1, release ""`,
+		"T\x01\x01\n":                            `header: corrupt: version 1, release "\n"`,
+		"T\x81\x00\x011":                         "header: corrupt: its version is no shortest varint",
+		"T\x80\x80\x80\x80\x10\x011":             "header: corrupt: its version is 4294967296: at most 4294967295",
+		"T\x01\x21" + strings.Repeat("1", 33):    "header: corrupt: its release length is 33: at most 32",
+		"T\x01\xff\xff\xff\xff\xff\xff\xff\xff7": "header: corrupt: its release length is 4035225266123964415: at most 32",
+	} {
+		_, _, _, err := ReadHeader([]byte(in), 'T')
+		if !errors.Is(err, ErrCorrupt) || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", in, err, want)
+		}
+	}
+}
+
+func TestAppendHeaderPanics(t *testing.T) {
+	for _, c := range []struct {
+		version uint32
+		since   string
+	}{{0, "1"}, {1, ""}, {1, "1 2"}, {1, strings.Repeat("1", 33)}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("version %d, release %q: got no panic", c.version, c.since)
+				}
+			}()
+			AppendHeader(nil, 'T', c.version, c.since)
+		}()
+	}
+}
+
+// These bytes are in logs: a release that writes or reads them otherwise needs
+// a new version.
+func TestOpEncodingIsFixed(t *testing.T) {
+	id := strings.Repeat("00", 15)
+	for _, c := range []struct {
+		op   Op
+		want string
+	}{
+		{birth(1), "01" + "12" + "01" + "c1" + id + "03"},
+		{acquire("job", alice, try1), "02" + "44" + "01" + "036a6f62" + "a1" + id + id + "01" + "9875" + "0762696c6c696e67" + "03617773" + "05686f737437" + "0c" + "03763d31" + "809494caca33"},
+		{withdraw("job", alice, try1), "03" + "25" + "01" + "036a6f62" + "a1" + id + id + "01"},
+		{release("job", alice, token(1)), "04" + "1a" + "01" + "036a6f62" + "a1" + id + "8180808010"},
+		{expire("job", token(1)), "05" + "0a" + "01" + "036a6f62" + "8180808010"},
+		{bump(300), "06" + "02" + "ac02"},
+	} {
+		if got := hex.EncodeToString(AppendOp(nil, c.op)); got != c.want {
+			t.Errorf("%v: got %s, want %s", c.op.Kind, got, c.want)
+		}
+	}
+}
+
+func FuzzDecodeOp(f *testing.F) {
+	for _, op := range sampleOps() {
+		f.Add(AppendOp(nil, op))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		op, rest, err := DecodeOp(b)
+		if err != nil {
+			if errors.Is(err, ErrCorrupt) == errors.Is(err, ErrUnreadable) {
+				t.Fatalf("got %v, want one of ErrCorrupt and ErrUnreadable", err)
+			}
+			return
+		}
+		if err := op.Validate(); err != nil {
+			t.Fatalf("decoded an invalid op: %v", err)
+		}
+		if again := AppendOp(nil, op); !bytes.Equal(again, b[:len(b)-len(rest)]) {
+			t.Fatalf("%x is %+v, whose encoding is %x", b, op, again)
+		}
+		if op.Kind == KindAcquire && op.Name[0] != '@' { // what is in a log can be in a table
+			table := NewTable()
+			apply(table, birth(1), with(op, func(op *Op) { op.Epoch = 1 }))
+			if table.Len() != 1 {
+				t.Fatalf("%+v was not granted", op)
+			}
+			if _, err := ReadTable(bytes.NewReader(encoded(t, table))); err != nil {
+				t.Fatalf("a table with %+v cannot be read: %v", op, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,303 @@
+package leases
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"math"
+
+	"github.com/google/btree"
+
+	"github.com/coordd/coordd/tokens"
+)
+
+// TableVersion is the version of the table's encoding, the greatest that this
+// release reads and the one that it writes.
+const TableVersion = 1
+
+// tableMagic is what a table's header begins with.
+const tableMagic = 'T'
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Snapshot is a table as it was at one moment. It never changes, and may be
+// read while the table goes on.
+type Snapshot struct {
+	cluster  ID
+	founders uint32
+	epoch    uint32
+	counter  uint32
+	revision uint64
+	leases   *btree.BTreeG[entry]
+	ended    []Ending
+}
+
+// Snapshot returns the table as it is now. It copies the remembered endings,
+// at most EndedKept, and shares the leases, so that it takes well below a
+// millisecond however many leases there are.
+func (t *Table) Snapshot() *Snapshot {
+	return &Snapshot{
+		cluster: t.cluster, founders: t.founders, epoch: t.epoch, counter: t.counter, revision: t.revision,
+		leases: t.leases.Clone(), ended: t.ended.list(),
+	}
+}
+
+// WriteTo writes the snapshot's encoding, in pieces: its need of memory does
+// not grow with the table.
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
+	out := &sumWriter{w: w, sum: crc32.New(castagnoli)}
+	buf := bufio.NewWriterSize(out, 64<<10)
+	b := AppendHeader(nil, tableMagic, TableVersion, FirstRelease)
+	b = append(b, s.cluster[:]...)
+	b = binary.AppendUvarint(b, uint64(s.founders))
+	b = binary.AppendUvarint(b, uint64(s.epoch))
+	b = binary.AppendUvarint(b, uint64(s.counter))
+	b = binary.AppendUvarint(b, s.revision)
+	b = binary.AppendUvarint(b, uint64(s.leases.Len()))
+	buf.Write(b) // an error stays until Flush returns it
+	var record []byte
+	s.leases.Ascend(func(e entry) bool {
+		record = appendLease(record[:0], e.lease)
+		b = appendRecord(b[:0], record)
+		_, err := buf.Write(b)
+		return err == nil
+	})
+	b = binary.AppendUvarint(b[:0], uint64(len(s.ended)))
+	buf.Write(b)
+	for _, e := range s.ended {
+		record = appendEnding(record[:0], e)
+		b = appendRecord(b[:0], record)
+		buf.Write(b)
+	}
+	if err := buf.Flush(); err != nil {
+		return out.n, err
+	}
+	_, err := out.Write(binary.BigEndian.AppendUint32(nil, out.sum.Sum32()))
+	return out.n, err
+}
+
+// sumWriter counts and sums up what it passes on.
+type sumWriter struct {
+	w   io.Writer
+	sum hash.Hash32
+	n   int64
+}
+
+func (s *sumWriter) Write(b []byte) (int, error) {
+	n, err := s.w.Write(b)
+	s.sum.Write(b[:n])
+	s.n += int64(n)
+	return n, err
+}
+
+func appendLease(b []byte, l *Lease) []byte {
+	b = appendString(b, l.Name)
+	b = append(append(b, l.Session[:]...), l.Attempt[:]...)
+	b = binary.AppendUvarint(b, uint64(l.Token))
+	b = appendTerms(b, l.TTL, l.Owner, l.Attributes, l.AcquiredAt)
+	b = binary.AppendUvarint(b, l.Stamp)
+	if l.Broken {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+func (d *decoder) lease() *Lease {
+	l := &Lease{Name: d.string("name", MaxName), Session: d.id("session"), Attempt: d.id("attempt"), Token: d.token("token")}
+	l.TTL, l.Owner, l.Attributes, l.AcquiredAt = d.terms()
+	l.Attributes = bytes.Clone(l.Attributes)
+	l.Stamp = d.uvarint("stamp", math.MaxUint64)
+	l.Broken = d.uvarint("mark broken", 1) == 1
+	if d.err == nil {
+		if err := first(size("name", len(l.Name), 1, MaxName), required("session", l.Session), wholeTTL(l.TTL), positive("token", uint64(l.Token), uint64(tokens.Max))); err != nil {
+			d.fail("%w", err)
+		}
+	}
+	return l
+}
+
+func appendEnding(b []byte, e Ending) []byte {
+	b = appendString(b, e.Name)
+	b = binary.AppendUvarint(b, uint64(e.Token))
+	b = append(b, byte(e.Why))
+	return binary.AppendUvarint(b, uint64(e.Next))
+}
+
+func (d *decoder) ending() Ending {
+	e := Ending{Name: d.string("name", MaxName), Token: d.token("token"), Why: Why(d.byte()), Next: d.token("next token")}
+	if d.err == nil {
+		if err := first(size("name", len(e.Name), 1, MaxName), positive("token", uint64(e.Token), uint64(tokens.Max)),
+			positive("why", uint64(e.Why), uint64(WhyTransferred))); err != nil {
+			d.fail("%w", err)
+		}
+	}
+	return e
+}
+
+// ReadTable reads a table that Snapshot.WriteTo has written, up to the end of
+// r. An encoding of a later release is an *UnreadableError; whatever else
+// WriteTo would not have written, such as a part of a snapshot, matches
+// ErrCorrupt. An error of r's is passed on.
+func ReadTable(r io.Reader) (*Table, error) {
+	t := NewTable()
+	switch err := t.read(r); {
+	case errors.Is(err, ErrUnreadable):
+		return nil, err // it names the table itself
+	case err != nil:
+		return nil, fmt.Errorf("lease table: %w", err)
+	}
+	return t, nil
+}
+
+// read fills the new table t.
+func (t *Table) read(r io.Reader) error {
+	in := &tableReader{r: bufio.NewReaderSize(r, 64<<10)}
+	in.begin(t)
+	in.leases(t)
+	in.endings(t)
+	in.end()
+	return in.err
+}
+
+// tableReader takes a table off a stream. After the first error it does nothing.
+type tableReader struct {
+	r   *bufio.Reader
+	sum uint32 // of what was taken
+	err error
+}
+
+// take lets f decode a value of at most size bytes. The decoder's bytes are
+// only good until f returns.
+func (in *tableReader) take(size int, f func(*decoder)) {
+	if in.err != nil {
+		return
+	}
+	b, err := in.r.Peek(size)
+	if err != nil && err != io.EOF { // at the end there are fewer bytes; the decoder notices if they are too few
+		in.err = err
+		return
+	}
+	d := decoder{b: b}
+	f(&d)
+	if in.err = d.err; in.err != nil {
+		return
+	}
+	n := len(b) - len(d.b)
+	in.sum = crc32.Update(in.sum, castagnoli, b[:n])
+	_, in.err = in.r.Discard(n)
+}
+
+// record lets f decode a length-prefixed record of what.
+func (in *tableReader) record(what string, f func(*decoder)) {
+	in.take(binary.MaxVarintLen64+maxRecord, func(d *decoder) {
+		body := decoder{b: d.bytes(what, maxRecord), err: d.err}
+		f(&body)
+		if body.err == nil && len(body.b) > 0 {
+			body.fail("%d bytes follow the last field of a %s", len(body.b), what)
+		}
+		d.err = body.err
+	})
+}
+
+func (in *tableReader) begin(t *Table) {
+	in.take(maxHeader, func(d *decoder) {
+		version, since, rest, err := ReadHeader(d.b, tableMagic)
+		if err == nil {
+			err = Readable("lease table", version, TableVersion, since)
+		}
+		d.b, d.err = rest, err
+	})
+	in.take(len(t.cluster)+4*binary.MaxVarintLen64, func(d *decoder) {
+		t.cluster = d.id("cluster")
+		t.founders = d.uint32("founders")
+		t.epoch = uint32(d.uvarint("epoch", uint64(tokens.MaxEpoch)))
+		t.counter = d.uint32("counter")
+		t.revision = d.uvarint("revision", math.MaxUint64)
+		if born := t.epoch != 0 && t.founders != 0 && t.revision != 0; t.cluster.IsZero() {
+			if t.epoch != 0 || t.founders != 0 || t.counter != 0 || t.revision != 0 {
+				d.fail("it has no cluster, but an epoch, founders, a counter or a revision")
+			}
+		} else if !born {
+			d.fail("it has a cluster, but no epoch, founders or revision")
+		}
+	})
+}
+
+// newest is the last token that the table has granted, or a greater one.
+func (t *Table) newest() tokens.Token { return tokens.New(t.epoch, t.counter) }
+
+func (in *tableReader) leases(t *Table) {
+	var last string // names are never empty, so the first is greater
+	for range in.count("leases", math.MaxInt) {
+		in.record("lease", func(d *decoder) {
+			l := d.lease()
+			switch {
+			case d.err != nil:
+				return
+			case l.Name <= last:
+				d.fail("lease %q follows lease %q", clip(l.Name, 40), clip(last, 40))
+			case l.Token > t.newest():
+				d.fail("lease %q has token %v, beyond the table's %v", clip(l.Name, 40), l.Token, t.newest())
+			case l.Stamp == 0 || l.Stamp > t.revision:
+				d.fail("lease %q has stamp %d, outside of the table's revisions 1 to %d", clip(l.Name, 40), l.Stamp, t.revision)
+			}
+			last = l.Name
+			t.insert(l)
+		})
+		if in.err != nil {
+			return
+		}
+	}
+}
+
+func (in *tableReader) endings(t *Table) {
+	for range in.count("ended leases", uint64(t.ended.kept)) {
+		in.record("ended lease", func(d *decoder) {
+			e := d.ending()
+			if d.err != nil {
+				return
+			}
+			_, twice := t.ended.byToken[e.Token]
+			l, held := t.Get(e.Name)
+			switch {
+			case twice || held && l.Token == e.Token:
+				d.fail("token %v is there twice", e.Token)
+			case e.Token > t.newest() || e.Next > t.newest():
+				d.fail("ended lease %q has token %v, then %v, beyond the table's %v", clip(e.Name, 40), e.Token, e.Next, t.newest())
+			case e.Next != 0 && e.Next <= e.Token:
+				d.fail("ended lease %q has token %v, then %v", clip(e.Name, 40), e.Token, e.Next)
+			}
+			t.ended.add(e)
+		})
+		if in.err != nil {
+			return
+		}
+	}
+}
+
+func (in *tableReader) count(what string, most uint64) (n uint64) {
+	in.take(binary.MaxVarintLen64, func(d *decoder) { n = d.uvarint("number of "+what, most) })
+	return n
+}
+
+func (in *tableReader) end() {
+	want := in.sum
+	in.take(crc32.Size, func(d *decoder) {
+		if b := d.take("checksum", crc32.Size); b != nil && binary.BigEndian.Uint32(b) != want {
+			d.fail("its checksum is %#08x, the content's %#08x", binary.BigEndian.Uint32(b), want)
+		}
+	})
+	if in.err != nil {
+		return
+	}
+	if _, err := in.r.Peek(1); err == nil {
+		in.err = fmt.Errorf("%w: something follows its end", ErrCorrupt)
+	} else if err != io.EOF {
+		in.err = err
+	}
+}

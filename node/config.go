@@ -1,0 +1,169 @@
+package node
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"regexp"
+	"time"
+
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/node/internal/hook"
+	"github.com/coordd/coordd/tokens"
+	"github.com/coordd/coordd/transport"
+)
+
+// Defaults and bounds of a Config.
+const (
+	DefaultElectionTimeout = time.Second
+	MinElectionTimeout     = 100 * time.Millisecond
+	MaxElectionTimeout     = 10 * time.Second
+
+	DefaultMaxClaims         = 16384
+	DefaultMaxWaiters        = 100000
+	DefaultMaxWaitersPerName = 1000
+
+	// MaxVoters is how many members vote at most; the others follow.
+	MaxVoters = 7
+	// MaxJoin is how many addresses of other members a node is given at most.
+	MaxJoin = 64
+)
+
+// Config is what a node needs to know. Name and Listen are required, and Data
+// unless InMemory is set.
+type Config struct {
+	// Name tells the node from the other members: 1 to 63 letters, digits, - and
+	// _. No two processes may run under one name at the same time.
+	Name string
+	// Site is where the node runs, for people ("aws", "azure-west").
+	Site string
+	// Data is the folder of the log, created with mode 0700 if it is missing.
+	Data string
+	// InMemory keeps the log in memory: for development and tests, since a node
+	// that forgets its vote must never come back as the same member.
+	InMemory bool
+	// Listen is the TCP address for clients and members; Advertise (default:
+	// where it listens) is the one that the others are told.
+	Listen, Advertise string
+	// Join has the addresses of other members; the node's own may be among them.
+	// They are used to found a cluster, to join one, and to find the members
+	// again after all addresses have changed.
+	Join []string
+	// Bootstrap lets the node found a cluster, if its data folder is empty, every
+	// member of Join answers that it belongs to none, and none of those that may
+	// found too has a smaller name.
+	Bootstrap bool
+	// FirstEpoch is the epoch of a cluster founded by this node (default 1). Where
+	// an earlier cluster handed out tokens to the same resources, it must exceed
+	// that cluster's last epoch.
+	FirstEpoch uint32
+	// ElectionTimeout is how long a node waits for a leader (default 1 s).
+	ElectionTimeout time.Duration
+
+	// TLS is used towards clients and members alike; nil speaks plaintext, which
+	// is refused beyond loopback unless Insecure is set.
+	TLS      *transport.TLS
+	Insecure bool
+
+	// MaxClaims bounds the claims in flight, MaxWaiters and MaxWaitersPerName
+	// those that queue for a name. 0: the default.
+	MaxClaims, MaxWaiters, MaxWaitersPerName int
+
+	Network transport.Network // nil: TCP
+	Clock   clock.Clock       // nil: the system's
+	Log     *slog.Logger      // nil: silent
+
+	// Testing is for this module's own tests.
+	Testing hook.Testing
+}
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,63}$`)
+
+// Validate fills in the defaults and returns every problem found, joined; each
+// is an *leases.InvalidError.
+func (c *Config) Validate() error {
+	c.setDefaults()
+	var problems []error
+	refuse := func(field, value, bounds string) {
+		problems = append(problems, &leases.InvalidError{Field: field, Value: value, Bounds: bounds})
+	}
+	if !validName.MatchString(c.Name) {
+		refuse("name", c.Name, "1 to 63 letters, digits, - and _")
+	}
+	if len(c.Site) > 63 {
+		refuse("site", c.Site[:63], "at most 63 bytes")
+	}
+	if (c.Data == "") != c.InMemory && c.Testing.Storage == nil {
+		refuse("data", c.Data, "a folder, or storage in memory")
+	}
+	if c.FirstEpoch > tokens.MaxEpoch/2 {
+		refuse("first epoch", fmt.Sprint(c.FirstEpoch), fmt.Sprintf("1 to %d", tokens.MaxEpoch/2))
+	}
+	if c.ElectionTimeout < MinElectionTimeout || c.ElectionTimeout > MaxElectionTimeout {
+		refuse("election timeout", c.ElectionTimeout.String(), fmt.Sprintf("%v to %v", MinElectionTimeout, MaxElectionTimeout))
+	}
+	if len(c.Join) > MaxJoin {
+		refuse("join", fmt.Sprintf("%d addresses", len(c.Join)), fmt.Sprintf("at most %d addresses", MaxJoin))
+	}
+	for _, a := range append([]string{c.Listen}, c.Join...) {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			refuse("address", a, "host:port")
+		}
+	}
+	for _, b := range []struct {
+		field string
+		value int
+	}{{"max claims", c.MaxClaims}, {"max waiters", c.MaxWaiters}, {"max waiters per name", c.MaxWaitersPerName}} {
+		if b.value < 1 || b.value > 10_000_000 {
+			refuse(b.field, fmt.Sprint(b.value), "1 to 10000000")
+		}
+	}
+	if c.TLS == nil && !c.Insecure && c.Network == nil && !loopback(c.Listen) {
+		refuse("listen address", c.Listen, "a loopback address, or TLS, or Insecure said aloud: without TLS anybody who reaches the port can take every lease")
+	}
+	return errors.Join(problems...)
+}
+
+func (c *Config) setDefaults() {
+	if c.FirstEpoch == 0 {
+		c.FirstEpoch = 1
+	}
+	if c.ElectionTimeout == 0 {
+		c.ElectionTimeout = DefaultElectionTimeout
+	}
+	if c.MaxClaims == 0 {
+		c.MaxClaims = DefaultMaxClaims
+	}
+	if c.MaxWaiters == 0 {
+		c.MaxWaiters = DefaultMaxWaiters
+	}
+	if c.MaxWaitersPerName == 0 {
+		c.MaxWaitersPerName = DefaultMaxWaitersPerName
+	}
+	if c.Clock == nil {
+		c.Clock = clock.System()
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// loopback reports whether addr can be reached from this machine alone.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// random draws a number that tells one question from another.
+func random() uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 | uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+}

@@ -1,0 +1,106 @@
+package node
+
+import (
+	"container/heap"
+	"context"
+	"time"
+
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
+)
+
+// expiry has one entry per watched lease, the earliest first. A renewal does
+// not touch it: an entry that comes up too early is put back. The tenure's
+// mutex guards it.
+type expiry struct {
+	due  dueHeap
+	wake chan struct{} // has room for one: an entry became the earliest
+}
+
+type due struct {
+	at    clock.Instant
+	name  string
+	token tokens.Token
+}
+
+func (e *expiry) add(name string, token tokens.Token, at clock.Instant) {
+	heap.Push(&e.due, due{at, name, token})
+	if e.due[0].token == token {
+		select {
+		case e.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// idle is how long the expirer sleeps when nothing is watched; an added entry
+// wakes it.
+const idle = time.Minute
+
+// expire proposes the end of every lease whose deadline has passed, until ctx
+// ends.
+func (t *tenure) expire(ctx context.Context) {
+	for ctx.Err() == nil {
+		next := t.expireDue()
+		wake, cancel := context.WithCancel(ctx)
+		stop := clock.AfterFunc(t.clock, next, cancel)
+		select {
+		case <-wake.Done():
+		case <-t.expiry.wake:
+		}
+		stop.Stop()
+		cancel()
+	}
+}
+
+// expireDue returns when to look again.
+func (t *tenure) expireDue() clock.Instant {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.clock.Now()
+	for len(t.expiry.due) > 0 {
+		d := t.expiry.due[0]
+		if now.Before(d.at) {
+			return d.at
+		}
+		heap.Pop(&t.expiry.due)
+		w := t.leases[d.name]
+		switch {
+		case w == nil || w.token != d.token || w.expiring:
+		case now.Before(w.deadline):
+			heap.Push(&t.expiry.due, due{w.deadline, d.name, d.token})
+		default:
+			w.expiring = true
+			t.proposeExpiry(d)
+		}
+	}
+	return now.Add(idle)
+}
+
+func (t *tenure) proposeExpiry(d due) {
+	t.propose(leases.Op{Kind: leases.KindExpire, Name: d.name, Token: d.token}, func(r leases.Result, err error) {
+		if err != nil || r.Outcome != leases.Freed {
+			return // the term is over, or its holder was faster
+		}
+		t.ended(r.Lease)
+		held := leases.Held{Name: d.name, Token: d.token}
+		for s := range t.sessions[r.Lease.Session] {
+			s.on(leases.Ended{Held: held, Err: notHeld(held, leases.Ending{Why: leases.WhyExpired})})
+		}
+	})
+}
+
+// dueHeap is a heap.Interface with the earliest first.
+type dueHeap []due
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].at < h[j].at }
+func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *dueHeap) Push(x any)        { *h = append(*h, x.(due)) }
+func (h *dueHeap) Pop() any {
+	last := len(*h) - 1
+	d := (*h)[last]
+	*h = (*h)[:last]
+	return d
+}

@@ -1,0 +1,170 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/node/internal/identity"
+	"github.com/coordd/coordd/transport"
+	peerv1 "github.com/coordd/coordd/transport/api/coordd/peer/v1"
+)
+
+// greet says Hello to the other members, once in an election timeout: so the
+// node knows where they are, how far away, what they read and who is alive; and
+// as the leader it makes voters of those that have caught up.
+func (n *Node) greet() {
+	caughtUp := map[raft.ServerID]uint64{} // what had been committed when a non-voter was greeted before
+	for n.ctx.Err() == nil {
+		pause := n.cfg.ElectionTimeout
+		if g := n.member(); g != nil {
+			commit := g.raft.CommitIndex()
+			n.greetMembers(g)
+			n.keepMembers()
+			n.promote(g, caughtUp, commit)
+			if len(caughtUp) > 0 {
+				pause /= 4 // somebody waits to vote
+			}
+		}
+		n.pause(pause)
+	}
+}
+
+func (n *Node) greetMembers(g *group) {
+	addresses := map[string]bool{}
+	_, leader := g.raft.LeaderWithID()
+	if leader == "" { // the others may all have moved
+		for _, a := range n.seeds() {
+			addresses[a] = true
+		}
+	}
+	for _, s := range g.servers() {
+		if e, ok := n.book.get(string(s.ID)); ok {
+			addresses[e.address] = true
+		}
+	}
+	var greeting sync.WaitGroup
+	for a := range addresses {
+		greeting.Go(func() {
+			if resp, err := n.hello(a); err == nil {
+				n.take(resp)
+			} else {
+				n.log.Debug("no answer", "from", a, "err", err)
+			}
+		})
+	}
+	greeting.Wait()
+}
+
+// hello introduces the node to whoever is at an address.
+func (n *Node) hello(address string) (*peerv1.HelloResponse, error) {
+	client, err := n.book.dial(address, n.cfg.TLS, n.cfg.Network)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, n.cfg.ElectionTimeout)
+	defer cancel()
+	self := n.who()
+	sent := n.clock.Now()
+	resp, err := client.Hello(ctx, &peerv1.HelloRequest{
+		Self: n.introduction(), Cluster: clusterBytes(self.Cluster), Founds: n.founds(), Reads: leases.OpVersion,
+	})
+	if err != nil {
+		return nil, fromGRPC(err)
+	}
+	if err := validateNode(resp.GetSelf()); err != nil {
+		return nil, err
+	}
+	n.measure(resp, n.clock.Now().Sub(sent))
+	return resp, nil
+}
+
+// measure notes a round trip, and warns when it becomes too long for the
+// election timeout.
+func (n *Node) measure(resp *peerv1.HelloResponse, roundTrip time.Duration) {
+	cluster, err := clusterOf(resp.GetCluster())
+	if self := n.who(); err != nil || cluster.IsZero() || cluster != self.Cluster {
+		return
+	}
+	bound := n.cfg.ElectionTimeout / 10
+	var before time.Duration
+	n.book.heard(resp.GetSelf(), func(e *entry) {
+		before = e.roundTrip
+		e.roundTrip, e.reads, e.applied = roundTrip, resp.GetReads(), resp.GetApplied()
+	})
+	if roundTrip > bound && before <= bound {
+		n.log.Warn("a member is far away for this election timeout: raise --election-timeout on all nodes to ten round trips",
+			"member", resp.GetSelf().GetName(), "round trip", roundTrip, "election timeout", n.cfg.ElectionTimeout)
+	}
+}
+
+// take learns from an answer where the others are.
+func (n *Node) take(resp *peerv1.HelloResponse) {
+	cluster, err := clusterOf(resp.GetCluster())
+	if self := n.who(); err != nil || cluster.IsZero() || cluster != self.Cluster {
+		return
+	}
+	n.book.heard(resp.GetSelf(), func(e *entry) { e.reads, e.applied = resp.GetReads(), resp.GetApplied() })
+	for _, p := range resp.GetPeers() {
+		n.book.hint(identity.Member{ServerID: p.GetServerId(), Address: p.GetAddress(), Starts: p.GetStarts()})
+	}
+}
+
+// keepMembers saves where the others are, if that has changed.
+func (n *Node) keepMembers() {
+	members := n.book.members()
+	if slices.Equal(members, n.who().Members) {
+		return
+	}
+	if err := n.become(func(self *identity.Identity) { self.Members = members }); err != nil {
+		n.log.Warn("the members' addresses could not be saved", "err", err)
+	}
+}
+
+// promote makes voters of the non-voters that have applied all that was
+// committed when they were greeted the time before.
+func (n *Node) promote(g *group, target map[raft.ServerID]uint64, commit uint64) {
+	if g.raft.State() != raft.Leader {
+		clear(target)
+		return
+	}
+	servers := g.servers()
+	free := MaxVoters - voters(servers)
+	for _, s := range servers {
+		if s.Suffrage == raft.Voter {
+			delete(target, s.ID)
+			continue
+		}
+		e, alive := n.book.alive(string(s.ID), n.cfg.ElectionTimeout)
+		before, greeted := target[s.ID]
+		if free == 0 {
+			delete(target, s.ID)
+			continue
+		}
+		target[s.ID] = commit
+		if !alive || !greeted || e.applied < before || e.applied == 0 {
+			continue
+		}
+		free--
+		n.log.Info("a member has caught up and votes from now on", "member", s.ID)
+		ctx, cancel := context.WithTimeout(n.ctx, 4*n.cfg.ElectionTimeout)
+		n.joins.Lock()
+		err := await(ctx, g.raft.AddVoter(s.ID, s.Address, 0, n.cfg.ElectionTimeout))
+		n.joins.Unlock()
+		cancel()
+		if err != nil {
+			n.log.Warn("a member could not be made a voter", "member", s.ID, "err", err)
+		}
+	}
+}
+
+func fromGRPC(err error) error {
+	if err == nil {
+		return nil
+	}
+	return transport.FromGRPC(err)
+}

@@ -1,0 +1,287 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/coordd/coordd/internal/rules"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/node/internal/boltstore"
+	"github.com/coordd/coordd/node/internal/raftlog"
+	"github.com/coordd/coordd/node/internal/stall"
+	"github.com/coordd/coordd/transport/mux"
+)
+
+// group is this node's part in the Raft group of its cluster.
+type group struct {
+	raft      *raft.Raft
+	transport *raft.NetworkTransport
+	storage   storage
+	loops     sync.WaitGroup
+	stop      chan struct{}
+
+	mu      sync.Mutex // guards changed
+	changed chan struct{}
+}
+
+// Raft's traffic is timed by the election timeout.
+const (
+	snapshotInterval  = 10 * time.Second
+	snapshotThreshold = 8192
+	trailingLogs      = 10240
+	cachedEntries     = 512 // of the log, for replication
+)
+
+// startGroup starts Raft under the node's identity.
+func (n *Node) startGroup() error {
+	self := n.who()
+	kept, err := n.openStorage()
+	if err != nil {
+		return err
+	}
+	notify := make(chan bool, 1)
+	g := &group{storage: kept, stop: make(chan struct{}), changed: make(chan struct{})}
+	g.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: &streams{Listener: n.server.Raft(), node: n, id: self.ServerID()}, MaxPool: 3,
+		Timeout: max(4*n.cfg.ElectionTimeout, 2*time.Second), Logger: raftlog.New(n.log), MsgpackUseNewTimeFormat: true,
+	})
+	err = kept.guard.Run(func() (err error) {
+		if self.Founding {
+			if err := n.bootstrap(kept, g.transport); err != nil {
+				return err
+			}
+		}
+		g.raft, err = raft.NewRaft(n.raftConfig(notify), n.fsm, kept.logs, kept.stable, kept.snapshots, g.transport)
+		return err
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("start Raft: %w", err), g.transport.Close(), kept.release())
+	}
+	g.loops.Go(func() { g.drain(notify) })
+	n.mu.Lock()
+	n.group = g
+	n.mu.Unlock()
+	n.loops.Go(func() { n.lead(g) })
+	return nil
+}
+
+func (n *Node) raftConfig(notify chan<- bool) *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(n.who().ServerID())
+	c.HeartbeatTimeout, c.ElectionTimeout = n.cfg.ElectionTimeout, n.cfg.ElectionTimeout
+	c.LeaderLeaseTimeout = n.cfg.ElectionTimeout / 2
+	c.CommitTimeout = min(50*time.Millisecond, n.cfg.ElectionTimeout/10)
+	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = snapshotInterval, snapshotThreshold, trailingLogs
+	c.ShutdownOnRemove = false
+	c.NotifyCh = notify
+	c.Logger = raftlog.New(n.log)
+	c.NoLegacyTelemetry = true
+	return c
+}
+
+// storage is what Raft keeps, behind the guard against stalled writes.
+type storage struct {
+	logs      raft.LogStore
+	stable    raft.StableStore
+	snapshots raft.SnapshotStore
+	guard     *stall.Guard
+	close     func() error
+}
+
+// release closes the storage once Raft has ended. One with a write that hangs
+// is left alone: closing it would hang too.
+func (s storage) release() error {
+	if s.guard.Close() != nil {
+		return nil
+	}
+	return s.close()
+}
+
+func (n *Node) openStorage() (storage, error) {
+	var s storage
+	if t := n.cfg.Testing.Storage; t != nil {
+		s = storage{logs: t.Logs, stable: t.Stable, snapshots: t.Snapshots, close: func() error { return nil }}
+	} else {
+		kept := boltstore.Memory()
+		if !n.cfg.InMemory {
+			var err error
+			if kept, err = boltstore.Open(n.cfg.Data, raftlog.New(n.log)); err != nil {
+				return s, err
+			}
+		}
+		s = storage{logs: kept.Logs, stable: kept.Stable, snapshots: kept.Snapshots, close: kept.Close}
+	}
+	s.guard = stall.New(s.logs, s.stable, 2*n.cfg.ElectionTimeout, n.die)
+	s.stable = s.guard.Stable()
+	var err error
+	s.logs, err = raft.NewLogCache(cachedEntries, s.guard.Logs())
+	return s, err
+}
+
+// bootstrap gives an empty log the configuration of a founder: itself alone.
+func (n *Node) bootstrap(s storage, t raft.Transport) error {
+	exists, err := raft.HasExistingState(s.logs, s.stable, s.snapshots)
+	if err != nil || exists {
+		return err
+	}
+	id := n.who().ServerID()
+	founder := raft.Configuration{Servers: []raft.Server{{ID: raft.ServerID(id), Address: raft.ServerAddress(id)}}}
+	return raft.BootstrapCluster(n.raftConfig(nil), s.logs, s.stable, s.snapshots, t, founder)
+}
+
+// drain keeps Raft from blocking on its notifications, which coalesce: whoever
+// waits for a change compares state and term.
+func (g *group) drain(notify <-chan bool) {
+	for {
+		select {
+		case <-notify:
+			g.mu.Lock()
+			close(g.changed)
+			g.changed = make(chan struct{})
+			g.mu.Unlock()
+		case <-g.stop:
+			return
+		}
+	}
+}
+
+// change is closed at the next change of leadership.
+func (g *group) change() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.changed
+}
+
+// leads reports whether this node leads term, as far as it knows.
+func (g *group) leads(term uint64) bool {
+	return g.raft.State() == raft.Leader && g.raft.CurrentTerm() == term
+}
+
+// servers is the newest configuration that this node knows, committed or not.
+func (g *group) servers() []raft.Server {
+	f := g.raft.GetConfiguration()
+	if f.Error() != nil {
+		return nil
+	}
+	return f.Configuration().Servers
+}
+
+func (g *group) server(id string) (raft.Server, bool) {
+	servers := g.servers()
+	i := slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.ID) == id })
+	if i < 0 {
+		return raft.Server{}, false
+	}
+	return servers[i], true
+}
+
+func voters(servers []raft.Server) int {
+	n := 0
+	for _, s := range servers {
+		if s.Suffrage == raft.Voter {
+			n++
+		}
+	}
+	return n
+}
+
+// handOver makes another voter the leader, if this node leads.
+func (g *group) handOver(ctx context.Context, log *slog.Logger) {
+	if g.raft.State() != raft.Leader || voters(g.servers()) < 2 {
+		return
+	}
+	if err := await(ctx, g.raft.LeadershipTransfer()); err != nil {
+		log.Warn("leadership could not be handed over", "err", err)
+	}
+}
+
+// close ends Raft, and the storage only after it.
+func (g *group) close(ctx context.Context) error {
+	err := await(ctx, g.raft.Shutdown())
+	close(g.stop)
+	g.loops.Wait()
+	if err != nil {
+		return fmt.Errorf("the Raft group was not left in time: %w", err)
+	}
+	return errors.Join(g.transport.Close(), g.storage.release())
+}
+
+// await waits for a future until ctx ends. A future's Error has no limit of its
+// own, and only one goroutine may wait for it.
+func await(ctx context.Context, f raft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- f.Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// streams is Raft's network: its addresses are server ids, which are looked up
+// at each dial.
+type streams struct {
+	net.Listener
+	node *Node
+	id   string
+}
+
+var _ raft.StreamLayer = (*streams)(nil)
+
+// Addr is the server id: votes are kept by address, and a new incarnation must
+// not pass for its predecessor.
+func (s *streams) Addr() net.Addr { return serverAddr(s.id) }
+
+// Dial connects to a server. The connection opens with the addressee's server
+// id and is refused by anyone else (S18).
+func (s *streams) Dial(id raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	e, ok := s.node.book.get(string(id))
+	if !ok {
+		return nil, fmt.Errorf("the address of %s is not known yet", id)
+	}
+	ctx, cancel := context.WithTimeout(s.node.ctx, min(timeout, 2*s.node.cfg.ElectionTimeout))
+	defer cancel()
+	self := s.node.who()
+	opening := mux.Hello{Cluster: self.Cluster, Group: self.Group, To: string(id), From: s.id}
+	return mux.DialRaft(ctx, s.node.cfg.Network.Dial, e.address, s.node.clientTLS(), opening)
+}
+
+// clientTLS is nil where the node speaks plaintext.
+func (n *Node) clientTLS() *tls.Config {
+	if n.cfg.TLS == nil {
+		return nil
+	}
+	return n.cfg.TLS.Client
+}
+
+// acceptRaft refuses a Raft connection that is meant for somebody else:
+// hashicorp/raft's messages name no addressee.
+func (n *Node) acceptRaft(h mux.Hello) error {
+	self := n.who()
+	switch {
+	case n.member() == nil:
+		return &leases.UnavailableError{Reason: n.cfg.Name + " takes part in no Raft group yet"}
+	case !n.cfg.Testing.Rules.On(rules.Identity):
+		return nil
+	case h.Cluster != self.Cluster:
+		return &leases.WrongClusterError{Want: h.Cluster, Got: self.Cluster}
+	case h.Group != self.Group || h.To != self.ServerID():
+		return fmt.Errorf("this is %s, not %s", self.ServerID(), h.To)
+	}
+	return nil
+}
+
+type serverAddr string
+
+func (serverAddr) Network() string  { return "coordd" }
+func (a serverAddr) String() string { return string(a) }

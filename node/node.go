@@ -1,0 +1,317 @@
+// Package node is the embeddable member of a coordd cluster: it founds or joins
+// a cluster, takes part in its Raft group, and serves leases while it leads.
+//
+// The way of a grant: a client's Acquire comes in over a session (session.go),
+// stands in the line of its name (line.go), is proposed in its turn and applied
+// on every member (package fsm, leases.Table), and answered with the token.
+// Deadlines live in the leader's memory (tenure.go, renew.go, expiry.go); rounds
+// of the voters keep a leader that has lost its term from answering (rounds.go).
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/fsm"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/node/internal/hook"
+	"github.com/coordd/coordd/node/internal/identity"
+	"github.com/coordd/coordd/node/internal/stall"
+	"github.com/coordd/coordd/transport"
+)
+
+// Fatal ends of a node, as Err tells them.
+var (
+	// ErrDiskStalled: a write to the log took too long. The late write may still
+	// land, so the node never goes on: end the process.
+	ErrDiskStalled = stall.ErrStalled
+	// ErrUnreadableOp: the log holds what only a newer release can read.
+	ErrUnreadableOp = leases.ErrUnreadable
+	// ErrRemoved: the cluster has taken this member out for good.
+	ErrRemoved = errors.New("removed from the cluster")
+)
+
+// Node is one member. It is safe for concurrent use.
+type Node struct {
+	cfg    Config
+	log    *slog.Logger
+	clock  clock.Clock
+	book   *book
+	fsm    *fsm.FSM
+	folder hook.Identity // keeps who the node is
+	locked io.Closer     // the data folder; nil without one
+	saves  sync.Mutex    // held while self is changed and saved
+	server *transport.Server
+
+	ctx    context.Context // ends with the node; the cause says why
+	cancel context.CancelCauseFunc
+	loops  sync.WaitGroup
+	joins  sync.Mutex // held while the membership is changed on behalf of a Join
+	fatal  chan struct{}
+	closed sync.Once
+
+	mu      sync.Mutex // guards what follows
+	self    identity.Identity
+	group   *group  // nil until the node belongs to a cluster
+	serving *tenure // nil unless this node leads and serves
+	doing   string  // for people
+	err     error
+	forward map[string]*transport.Conn // to leaders, by address, for Open
+}
+
+// New returns a node that has been checked and does nothing yet. The error
+// joins every problem of cfg.
+func New(cfg Config) (*Node, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Network == nil {
+		cfg.Network = transport.TCP()
+	}
+	n := &Node{
+		cfg: cfg, log: cfg.Log.With("node", cfg.Name), clock: cfg.Clock, fatal: make(chan struct{}),
+		doing: "not started", forward: map[string]*transport.Conn{},
+	}
+	n.ctx, n.cancel = context.WithCancelCause(context.Background())
+	n.fsm = fsm.New(cfg.Testing.Rules, n.die)
+	return n, nil
+}
+
+// Start listens, and takes part in the cluster that the node belongs to. A node
+// that belongs to none founds one or joins one in the background: Status tells
+// how far it is. ctx bounds the start alone. On an error everything that was
+// begun is undone.
+func (n *Node) Start(ctx context.Context) error {
+	if err := n.start(ctx); err != nil {
+		n.shut(err)
+		return fmt.Errorf("node %s: %w", n.cfg.Name, err)
+	}
+	return nil
+}
+
+func (n *Node) start(ctx context.Context) error {
+	if err := n.identify(); err != nil {
+		return err
+	}
+	if err := n.listen(ctx); err != nil {
+		return err
+	}
+	self := n.who()
+	if self.Cluster.IsZero() && len(n.cfg.Join) == 0 && !n.cfg.Bootstrap {
+		return &leases.InvalidError{Field: "join", Value: "no addresses", Bounds: "the addresses of other members, or bootstrap"}
+	}
+	if !self.Cluster.IsZero() {
+		if err := n.startGroup(); err != nil {
+			return err
+		}
+	}
+	n.loops.Go(n.belong)
+	n.loops.Go(n.greet)
+	return nil
+}
+
+// identify loads who the node is, or draws it.
+func (n *Node) identify() error {
+	if err := n.openFolder(); err != nil {
+		return err
+	}
+	self, known, err := n.folder.Load()
+	if err != nil {
+		return err
+	}
+	if !known {
+		self = identity.New(n.cfg.Name)
+	}
+	if err := self.CheckName(n.cfg.Name); err != nil {
+		return err
+	}
+	self.Starts++
+	if known {
+		if err := n.folder.Save(self); err != nil {
+			return err
+		}
+	}
+	n.self = self
+	n.book = newBook(self.ServerID(), n.clock)
+	for _, m := range self.Members {
+		n.book.hint(m)
+	}
+	return nil
+}
+
+func (n *Node) openFolder() error {
+	switch {
+	case n.cfg.Testing.Storage != nil:
+		n.folder = n.cfg.Testing.Storage.Identity
+	case n.cfg.InMemory:
+		n.folder = identity.NewMemory()
+	default:
+		folder, err := identity.Open(n.cfg.Data, n.cfg.Name)
+		if err != nil {
+			return err
+		}
+		n.folder, n.locked = folder, folder
+	}
+	return nil
+}
+
+func (n *Node) listen(ctx context.Context) error {
+	listener, err := n.cfg.Network.Listen(ctx, n.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", n.cfg.Listen, err)
+	}
+	if n.cfg.Advertise == "" {
+		n.cfg.Advertise = listener.Addr().String()
+	}
+	n.server = transport.NewServer(transport.ServerConfig{
+		Listener: listener, TLS: n.cfg.TLS, Log: n.log,
+		Sessions: local{n}, Status: n.answerStatus, Peer: &peer{node: n}, AcceptRaft: n.acceptRaft,
+	})
+	n.server.Start()
+	return nil
+}
+
+// who returns the node's identity.
+func (n *Node) who() identity.Identity {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.self
+}
+
+// become changes the node's identity and saves it, before anything relies on it.
+func (n *Node) become(change func(*identity.Identity)) error {
+	n.saves.Lock()
+	defer n.saves.Unlock()
+	self := n.who()
+	change(&self)
+	if err := n.folder.Save(self); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.self = self
+	return nil
+}
+
+// member returns the Raft group, nil while the node belongs to no cluster.
+func (n *Node) member() *group {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.group
+}
+
+// leads returns the tenure that serves now, or nil.
+func (n *Node) leads() *tenure {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.serving
+}
+
+// say notes, for people, what the node is doing.
+func (n *Node) say(doing string) {
+	n.mu.Lock()
+	changed := n.doing != doing
+	n.doing = doing
+	n.mu.Unlock()
+	if changed {
+		n.log.Info(doing)
+	}
+}
+
+// Address is where the others find this node, once it has been started.
+func (n *Node) Address() string { return n.cfg.Advertise }
+
+// Done is closed when the node cannot go on; Err then tells why. Close is still
+// to be called.
+func (n *Node) Done() <-chan struct{} { return n.fatal }
+
+// Err is nil until Done is closed.
+func (n *Node) Err() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.err
+}
+
+// die ends the node for good. It may be called from any goroutine, Raft's too.
+func (n *Node) die(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.err != nil {
+		return
+	}
+	n.err = err
+	n.log.Error("this node cannot go on", "err", err)
+	close(n.fatal)
+	n.cancel(err)
+	if n.group != nil {
+		n.group.raft.Shutdown() // not waited for: Raft's own goroutine may be here
+	}
+}
+
+// Close hands leadership over where that is possible, and releases everything.
+// It returns when ctx ends at the latest, also when a write to the disk hangs.
+// The node stays a member of its cluster. Close is idempotent.
+func (n *Node) Close(ctx context.Context) (err error) {
+	n.closed.Do(func() {
+		if g := n.member(); g != nil && n.Err() == nil {
+			g.handOver(ctx, n.log)
+		}
+		err = n.release(ctx)
+	})
+	return err
+}
+
+// shut undoes a failed start.
+func (n *Node) shut(why error) {
+	n.closed.Do(func() {
+		n.cancel(why)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = n.release(ctx)
+	})
+}
+
+func (n *Node) release(ctx context.Context) error {
+	n.cancel(leases.ErrClosed)
+	stalled := errors.Is(n.Err(), ErrDiskStalled)
+	var errs []error
+	n.mu.Lock()
+	g, forward := n.group, n.forward
+	n.forward = nil
+	n.mu.Unlock()
+	for _, c := range forward {
+		errs = append(errs, c.Close())
+	}
+	if g != nil {
+		errs = append(errs, g.close(ctx))
+	}
+	if n.server != nil {
+		errs = append(errs, n.server.Close(ctx))
+	}
+	errs = append(errs, wait(ctx, &n.loops, "the node's loops"))
+	if n.book != nil {
+		n.book.close()
+	}
+	if n.locked != nil && !stalled { // else the process is to end
+		errs = append(errs, n.locked.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// wait waits for a group of goroutines until ctx ends.
+func wait(ctx context.Context, group *sync.WaitGroup, what string) error {
+	done := make(chan struct{})
+	go func() { group.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s have not ended in time: %w", what, context.Cause(ctx))
+	}
+}

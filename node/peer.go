@@ -1,0 +1,178 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/coordd/coordd/internal/version"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/node/internal/identity"
+	peerv1 "github.com/coordd/coordd/transport/api/coordd/peer/v1"
+)
+
+// peer answers the other members.
+type peer struct {
+	peerv1.UnimplementedPeerServer
+	node *Node
+}
+
+// introduction is the node as it tells the others of itself.
+func (n *Node) introduction() *peerv1.Node {
+	self := n.who()
+	return &peerv1.Node{
+		Name: self.Name, ServerId: self.ServerID(), Address: n.cfg.Advertise, Site: n.cfg.Site, Starts: self.Starts,
+	}
+}
+
+// Hello introduces two nodes to each other.
+func (p *peer) Hello(_ context.Context, req *peerv1.HelloRequest) (*peerv1.HelloResponse, error) {
+	n := p.node
+	self := n.who()
+	if err := validateNode(req.GetSelf()); err != nil {
+		return nil, err
+	}
+	if cluster, err := clusterOf(req.GetCluster()); err != nil {
+		return nil, err
+	} else if cluster == self.Cluster && !cluster.IsZero() {
+		n.book.heard(req.GetSelf(), func(e *entry) { e.reads = req.GetReads() })
+	}
+	resp := &peerv1.HelloResponse{
+		Self: n.introduction(), Cluster: clusterBytes(self.Cluster), Founds: n.founds(),
+		Reads: leases.OpVersion, Version: version.Release,
+	}
+	if g := n.member(); g != nil {
+		_, leader := g.raft.LeaderWithID()
+		resp.LeaderId, resp.LeaderAddress = string(leader), n.addressOf(string(leader))
+		resp.Applied = g.raft.AppliedIndex()
+		for _, m := range n.book.members() {
+			resp.Peers = append(resp.Peers, &peerv1.Node{ServerId: m.ServerID, Address: m.Address, Starts: m.Starts})
+		}
+	}
+	return resp, nil
+}
+
+// founds reports whether the node was told to found a cluster and belongs to none.
+func (n *Node) founds() bool { return n.cfg.Bootstrap && n.who().Cluster.IsZero() }
+
+// addressOf is where a server is; empty if that is not known.
+func (n *Node) addressOf(id string) string {
+	if id != "" && id == n.who().ServerID() {
+		return n.cfg.Advertise
+	}
+	e, _ := n.book.get(id)
+	return e.address
+}
+
+// Confirm answers one question of a round (N4). Raft takes a new term before it
+// votes in it, so a yes says that this node had not voted for a later leader.
+func (p *peer) Confirm(_ context.Context, req *peerv1.ConfirmRequest) (*peerv1.ConfirmResponse, error) {
+	self, g := p.node.who(), p.node.member()
+	resp := &peerv1.ConfirmResponse{Nonce: req.GetNonce()}
+	if cluster, err := clusterOf(req.GetCluster()); err != nil || g == nil || cluster != self.Cluster || req.GetServerId() != self.ServerID() {
+		return resp, err
+	}
+	resp.Term = g.raft.CurrentTerm()
+	resp.Yes = resp.Term == req.GetTerm()
+	return resp, nil
+}
+
+// Join takes a node in: as a non-voter, which becomes a voter once it has caught
+// up. An earlier incarnation of its name is removed, unless it is alive.
+func (p *peer) Join(ctx context.Context, req *peerv1.JoinRequest) (*peerv1.JoinResponse, error) {
+	n := p.node
+	if err := validateNode(req.GetSelf()); err != nil {
+		return nil, err
+	}
+	cluster, err := clusterOf(req.GetCluster())
+	if err != nil {
+		return nil, err
+	}
+	self, g := n.who(), n.member()
+	if g == nil {
+		return nil, &leases.UnavailableError{Reason: self.Name + " belongs to no cluster yet"}
+	}
+	if cluster != self.Cluster {
+		return nil, &leases.WrongClusterError{Want: cluster, Got: self.Cluster}
+	}
+	if g.raft.State() != raft.Leader {
+		return nil, n.notServing()
+	}
+	n.joins.Lock()
+	defer n.joins.Unlock()
+	voter, err := n.takeIn(ctx, g, req)
+	if err != nil {
+		return nil, err
+	}
+	return &peerv1.JoinResponse{Cluster: clusterBytes(cluster), Voter: voter}, nil
+}
+
+func (n *Node) takeIn(ctx context.Context, g *group, req *peerv1.JoinRequest) (voter bool, err error) {
+	joiner := req.GetSelf()
+	id := raft.ServerID(joiner.GetServerId())
+	if req.GetReads() < leases.OpVersion {
+		return false, &leases.InvalidError{Field: "op version", Value: fmt.Sprint(req.GetReads()), Bounds: fmt.Sprintf("at least %d, which this cluster writes: upgrade %s first", leases.OpVersion, joiner.GetName())}
+	}
+	for _, s := range g.servers() {
+		if s.ID == id {
+			n.book.heard(joiner, func(e *entry) { e.reads = req.GetReads() })
+			return s.Suffrage == raft.Voter, nil
+		}
+		if identity.NameOf(string(s.ID)) != joiner.GetName() {
+			continue
+		}
+		if s.ID == raft.ServerID(n.who().ServerID()) {
+			return false, &leases.InvalidError{Field: "name", Value: joiner.GetName(), Bounds: "a name that no living member has: it is the leader's, at " + n.cfg.Advertise}
+		}
+		if e, alive := n.book.alive(string(s.ID), 2*n.cfg.ElectionTimeout); alive {
+			return false, &leases.InvalidError{Field: "name", Value: joiner.GetName(), Bounds: "a name that no living member has: one of this name was just heard at " + e.address}
+		}
+		n.log.Info("removing the former incarnation of a member", "member", s.ID, "for", id)
+		if err := n.change(ctx, g.raft.RemoveServer(s.ID, 0, n.cfg.ElectionTimeout)); err != nil {
+			return false, err
+		}
+	}
+	n.book.heard(joiner, func(e *entry) { e.reads = req.GetReads() })
+	n.log.Info("taking a member in", "member", id, "at", joiner.GetAddress())
+	return false, n.change(ctx, g.raft.AddNonvoter(id, raft.ServerAddress(id), 0, n.cfg.ElectionTimeout))
+}
+
+// change waits for a change of the membership.
+func (n *Node) change(ctx context.Context, f raft.IndexFuture) error {
+	if err := await(ctx, f); err != nil {
+		return &leases.UnavailableError{Reason: "the membership could not be changed: " + err.Error()}
+	}
+	return nil
+}
+
+func validateNode(p *peerv1.Node) error {
+	switch {
+	case !validName.MatchString(p.GetName()):
+		return &leases.InvalidError{Field: "node name", Value: clip(p.GetName()), Bounds: "1 to 63 letters, digits, - and _"}
+	case len(p.GetServerId()) > 128 || identity.NameOf(p.GetServerId()) != p.GetName():
+		return &leases.InvalidError{Field: "server id", Value: clip(p.GetServerId()), Bounds: "name.incarnation"}
+	case p.GetAddress() == "" || len(p.GetAddress()) > 300:
+		return &leases.InvalidError{Field: "address", Value: clip(p.GetAddress()), Bounds: "host:port of at most 300 bytes"}
+	case len(p.GetSite()) > 63:
+		return &leases.InvalidError{Field: "site", Value: clip(p.GetSite()), Bounds: "at most 63 bytes"}
+	}
+	return nil
+}
+
+func clip(s string) string { return s[:min(len(s), 40)] }
+
+// clusterOf reads a cluster id; no bytes are no cluster.
+func clusterOf(b []byte) (leases.ID, error) {
+	if len(b) == 0 {
+		return leases.ID{}, nil
+	}
+	return leases.IDFromBytes("cluster", b)
+}
+
+func clusterBytes(id leases.ID) []byte {
+	if id.IsZero() {
+		return nil
+	}
+	return id[:]
+}

@@ -1,0 +1,222 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/fsm"
+	"github.com/coordd/coordd/internal/rules"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
+)
+
+// tenure is one term in which this node leads and serves: everything that is
+// known of leases beside the replicated table, and that ends with the term. It
+// begins when the barrier of its own term has returned.
+//
+// A claim goes through it like this: Acquire puts it into the line of its name;
+// in its turn, and only while nobody holds the name, it is proposed; granted
+// then notes the deadline and answers. What ends a lease calls the next in line.
+type tenure struct {
+	ctx      context.Context // ends with the term
+	node     string
+	term     uint64
+	began    clock.Instant // τ of the protocol
+	clock    clock.Clock
+	fsm      *fsm.FSM
+	proposer *fsm.Proposer
+	rounds   *rounds
+	limits   limits
+	rules    rules.Set
+	log      *slog.Logger
+	bumping  sync.Once
+
+	mu       sync.Mutex // guards what follows; it is taken before the FSM's
+	leases   map[string]*watched
+	lines    map[string]*line
+	waiters  int // in all lines
+	claims   int // proposed and not answered
+	expiry   expiry
+	sessions map[leases.ID]map[*session]struct{}
+	gone     withdrawals
+}
+
+type limits struct {
+	claims, waiters, waitersPerName int
+}
+
+// watched is what the leader knows of one lease that the table holds.
+type watched struct {
+	token    tokens.Token
+	deadline clock.Instant
+	// waited is set for a grant that waited, until its first renewal: its first
+	// deadline may be shorter than its TTL, so every answer has to say so.
+	waited bool
+	// expiring is set once its expiry has been proposed: it is renewed no more.
+	expiring bool
+}
+
+// begin takes the table as of the barrier: every lease in it gets a full TTL
+// from now on, since a former leader may have renewed it until now (N3).
+func (t *tenure) begin(ctx context.Context) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ctx = ctx
+	t.began = t.clock.Now()
+	t.leases = map[string]*watched{}
+	t.lines = map[string]*line{}
+	t.sessions = map[leases.ID]map[*session]struct{}{}
+	t.gone = newWithdrawals()
+	t.expiry.wake = make(chan struct{}, 1)
+	t.fsm.View(func(table *leases.Table) {
+		for l := range table.All() {
+			deadline := t.began.Add(leases.Stretch(l.TTL))
+			if !t.rules.On(rules.NewTermDeadlines) {
+				deadline = t.began
+			}
+			t.watch(l, deadline, false)
+		}
+	})
+}
+
+// watch notes the deadline of a lease. It is called with mu held.
+func (t *tenure) watch(l *leases.Lease, deadline clock.Instant, waited bool) {
+	t.leases[l.Name] = &watched{token: l.Token, deadline: deadline, waited: waited}
+	t.expiry.add(l.Name, l.Token, deadline)
+}
+
+// propose brings op into the log, under the present epoch, and anew where a
+// bump came in between. It and answer are called with mu held.
+func (t *tenure) propose(op leases.Op, answer fsm.Answer) {
+	t.fsm.View(func(table *leases.Table) { op.Epoch = table.Epoch() })
+	err := t.proposer.Propose(op, func(r leases.Result, err error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if err == nil && r.Outcome == leases.StaleEpoch {
+			t.propose(op, answer)
+			return
+		}
+		answer(r, err)
+	})
+	if err != nil {
+		answer(leases.Result{}, err)
+	}
+}
+
+// decide proposes the end of a lease and waits for its result.
+func (t *tenure) decide(ctx context.Context, op leases.Op) (leases.Result, error) {
+	type outcome struct {
+		result leases.Result
+		err    error
+	}
+	done := make(chan outcome, 1)
+	t.mu.Lock()
+	t.propose(op, func(r leases.Result, err error) {
+		if err == nil && r.Outcome == leases.Freed {
+			t.ended(r.Lease)
+		}
+		done <- outcome{r, err}
+	})
+	t.mu.Unlock()
+	select {
+	case o := <-done:
+		return o.result, o.err
+	case <-ctx.Done():
+		return leases.Result{}, unknown(ctx)
+	}
+}
+
+// ended forgets a lease that the table no longer holds and calls the next in
+// line. It is called with mu held.
+func (t *tenure) ended(l *leases.Lease) {
+	if w := t.leases[l.Name]; w != nil && w.token == l.Token {
+		delete(t.leases, l.Name)
+	}
+	t.advance(l.Name)
+}
+
+// bump begins a new epoch when half of the counter's range is used, long before
+// the other half could be (N6).
+func (t *tenure) bump() {
+	var epoch, counter uint32
+	t.fsm.View(func(table *leases.Table) { epoch, counter = table.Epoch(), table.Counter() })
+	if counter < tokens.MaxCounter/2 {
+		return
+	}
+	t.bumping.Do(func() {
+		t.log.Info("half of the epoch's tokens are used: beginning a new epoch", "epoch", epoch+1)
+		warn := func(_ leases.Result, err error) {
+			if err != nil {
+				t.log.Warn("the epoch could not be raised", "err", err)
+			}
+		}
+		if err := t.proposer.Propose(leases.Op{Kind: leases.KindBump, Epoch: epoch + 1}, warn); err != nil {
+			warn(leases.Result{}, err)
+		}
+	})
+}
+
+func (t *tenure) release(ctx context.Context, session leases.ID, h leases.Held) error {
+	if err := validateHeld(h); err != nil {
+		return err
+	}
+	op := leases.Op{Kind: leases.KindRelease, Name: h.Name, Session: session, Token: h.Token}
+	r, err := t.decide(ctx, op)
+	switch {
+	case err != nil:
+		return err
+	case r.Outcome == leases.Freed:
+		return nil
+	default:
+		return notHeld(h, r.Ending)
+	}
+}
+
+// find returns the lease of a name, if the table holds one.
+func (t *tenure) find(name string) (l *leases.Lease) {
+	t.fsm.View(func(table *leases.Table) { l, _ = table.Get(name) })
+	return l
+}
+
+// ending returns what the table remembers of a lease that has ended.
+func (t *tenure) ending(h leases.Held) (e leases.Ending) {
+	t.fsm.View(func(table *leases.Table) { e, _ = table.Ended(h.Name, h.Token) })
+	return e
+}
+
+func validateHeld(h leases.Held) error {
+	if err := leases.ValidateName(h.Name); err != nil {
+		return err
+	}
+	if h.Token == 0 || h.Token > tokens.Max {
+		return &leases.InvalidError{Field: "token", Value: fmt.Sprint(uint64(h.Token)), Bounds: fmt.Sprintf("1 to %d", uint64(tokens.Max))}
+	}
+	return nil
+}
+
+func notHeld(h leases.Held, e leases.Ending) error {
+	return &leases.NotHeldError{Name: h.Name, Token: h.Token, Why: e.Why, Next: e.Next}
+}
+
+func unknown(ctx context.Context) error {
+	return errors.Join(leases.ErrUnknownOutcome, context.Cause(ctx))
+}
+
+func (t *tenure) over() error {
+	return &leases.UnavailableError{Reason: fmt.Sprintf("%s no longer leads term %d", t.node, t.term)}
+}
+
+// left is how long a lease can last at most if it is not renewed. It is called
+// with mu held.
+func (t *tenure) left(name string) time.Duration {
+	w := t.leases[name]
+	if w == nil {
+		return 0
+	}
+	return max(w.deadline.Sub(t.clock.Now()), 0)
+}

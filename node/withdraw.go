@@ -1,0 +1,64 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/leases"
+)
+
+// withdraw undoes an attempt. As an op it comes after a grant that is already
+// proposed; a late copy of the Acquire is refused for some minutes.
+func (t *tenure) withdraw(ctx context.Context, session leases.ID, name string, attempt leases.ID) error {
+	if err := leases.ValidateName(name); err != nil {
+		return err
+	}
+	if attempt.IsZero() {
+		return &leases.InvalidError{Field: "attempt", Value: "none", Bounds: "16 random bytes"}
+	}
+	t.mu.Lock()
+	t.gone.add(attempt, t.clock.Now())
+	if q := t.lines[name]; q != nil {
+		for _, c := range q.waiting {
+			if c.Attempt == attempt && c.session.id == session {
+				c.reply(leases.Grant{}, &leases.NotHeldError{Name: name, Why: leases.WhyWithdrawn})
+				t.drop(q, c)
+				break
+			}
+		}
+	}
+	t.mu.Unlock()
+	_, err := t.decide(ctx, leases.Op{Kind: leases.KindWithdraw, Name: name, Session: session, Attempt: attempt})
+	return err
+}
+
+// withdrawals remembers which attempts were withdrawn. The tenure's mutex
+// guards it.
+type withdrawals struct {
+	at    map[leases.ID]clock.Instant
+	order []leases.ID // the oldest first
+}
+
+const (
+	rememberWithdrawn    = 5 * time.Minute
+	maxRememberWithdrawn = 100_000
+)
+
+func newWithdrawals() withdrawals { return withdrawals{at: map[leases.ID]clock.Instant{}} }
+
+func (w *withdrawals) add(attempt leases.ID, now clock.Instant) {
+	if _, ok := w.at[attempt]; !ok {
+		w.order = append(w.order, attempt)
+	}
+	w.at[attempt] = now
+	for len(w.order) > maxRememberWithdrawn || now.Sub(w.at[w.order[0]]) > rememberWithdrawn {
+		delete(w.at, w.order[0])
+		w.order = w.order[1:]
+	}
+}
+
+func (w *withdrawals) has(attempt leases.ID, now clock.Instant) bool {
+	at, ok := w.at[attempt]
+	return ok && now.Sub(at) <= rememberWithdrawn
+}

@@ -1,0 +1,426 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"github.com/coordd/coordd/leases"
+	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
+)
+
+// Bounds of one conversation. An acquire may wait for hours, so one too many is
+// refused and never keeps the stream from being read; all else is answered as
+// fast as the node can, so there the stream is read no further until it has been.
+const (
+	maxRenews   = 256
+	maxReturns  = 16384           // releases, withdrawals and refusals
+	openTime    = 5 * time.Second // from a stream's beginning until it is open
+	answerTime  = 200 * time.Millisecond
+	partingTime = time.Second // for the last message to a client that may not read
+)
+
+// errHungUp is how a conversation ends that the client has ended.
+var errHungUp = errors.New("the client has ended the conversation")
+
+// service serves coordd.v1.
+type service struct {
+	coorddv1.UnimplementedCoorddServer
+	sessions leases.Backend
+	status   func(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error)
+	log      *slog.Logger
+	closing  chan struct{}  // closed when the server ends its conversations
+	running  sync.WaitGroup // every goroutine of every conversation
+}
+
+// Status answers about the cluster or a lease.
+func (s *service) Status(ctx context.Context, r *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error) {
+	if r.Name != "" {
+		if err := leases.ValidateName(r.Name); err != nil {
+			return nil, err
+		}
+	}
+	return s.status(ctx, r)
+}
+
+// Session is one conversation, from the first message to the last.
+func (s *service) Session(stream grpc.BidiStreamingServer[coorddv1.SessionRequest, coorddv1.SessionResponse]) error {
+	ctx, end := context.WithCancelCause(stream.Context())
+	c := &conversation{
+		service: s, stream: stream, ctx: ctx, end: end,
+		first: make(chan *coorddv1.SessionRequest, 1), opened: make(chan struct{}),
+		out:      newOutbox(),
+		acquires: make(chan struct{}, maxUnanswered), renews: make(chan struct{}, maxRenews), returns: make(chan struct{}, maxReturns),
+		idle: make(chan struct{}),
+	}
+	defer end(nil)
+	s.running.Go(c.read)
+	err := c.open()
+	if err == nil {
+		err = c.run()
+	} else {
+		stream.Send(&coorddv1.SessionResponse{Status: ToStatus(err)})
+	}
+	if err == errHungUp {
+		return nil
+	}
+	return ToGRPC(err)
+}
+
+// conversation is the serving end of a Session stream. Its handler's goroutine
+// waits for the end, one goroutine reads, one writes, and each call has one.
+type conversation struct {
+	*service
+	stream grpc.BidiStreamingServer[coorddv1.SessionRequest, coorddv1.SessionResponse]
+	ctx    context.Context // ends with the conversation; the calls run under it
+	end    context.CancelCauseFunc
+
+	first   chan *coorddv1.SessionRequest // the reader's, for open
+	opened  chan struct{}                 // closed when session is set
+	session leases.Session
+
+	out                       *outbox
+	acquires, renews, returns chan struct{} // an element per call whose reply has not been taken out
+	lastID                    uint64        // the reader's
+
+	mu    sync.Mutex    // guards what follows
+	calls int           // that have not returned
+	over  bool          // no more calls begin
+	idle  chan struct{} // closed when over and calls is 0
+}
+
+// open waits for the first message and begins the conversation it asks for.
+func (c *conversation) open() error {
+	ctx, cancel := context.WithTimeout(c.ctx, openTime)
+	defer cancel()
+	var msg *coorddv1.SessionRequest
+	select {
+	case msg = <-c.first:
+	case <-c.closing:
+		return errClosing
+	case <-ctx.Done():
+		if c.ctx.Err() != nil {
+			return context.Cause(c.ctx)
+		}
+		return &leases.InvalidError{Field: "conversation", Value: "silence", Bounds: fmt.Sprintf("an Open within %v", openTime)}
+	}
+	if msg.Open == nil || len(msg.Calls) > 0 {
+		return &leases.InvalidError{Field: "first message", Value: "calls", Bounds: "an Open and nothing else"}
+	}
+	id, err := leases.IDFromBytes("session", msg.Open.Session)
+	if err != nil {
+		return err
+	}
+	if id.IsZero() {
+		return &leases.InvalidError{Field: "session", Value: "zeros", Bounds: "16 random bytes"}
+	}
+	var pinned leases.ID
+	if len(msg.Open.Cluster) > 0 {
+		if pinned, err = leases.IDFromBytes("cluster", msg.Open.Cluster); err != nil {
+			return err
+		}
+	}
+	session, err := c.beginSession(ctx, id)
+	if err != nil {
+		return err
+	}
+	if got := session.Info().Cluster; !pinned.IsZero() && pinned != got {
+		session.Close()
+		return &leases.WrongClusterError{Want: pinned, Got: got}
+	}
+	c.session = session
+	return nil
+}
+
+func (c *conversation) beginSession(ctx context.Context, id leases.ID) (s leases.Session, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s, err = nil, panicked(c.log, "Open", p)
+		}
+	}()
+	s, err = c.sessions.Open(ctx, id, c.out.event)
+	switch {
+	case errors.Is(err, leases.ErrClosed):
+		return nil, errClosing
+	case err != nil && ctx.Err() != nil && c.ctx.Err() == nil:
+		// Nothing has begun, so nothing can have been changed.
+		return nil, &leases.UnavailableError{Reason: fmt.Sprintf("the node did not open the conversation within %v", openTime)}
+	}
+	return s, err
+}
+
+// run serves the open conversation until it ends, and returns why.
+func (c *conversation) run() error {
+	written := make(chan struct{})
+	c.running.Go(func() {
+		defer close(written)
+		c.write(&coorddv1.SessionResponse{Opened: toOpened(c.session.Info())})
+	})
+	close(c.opened)
+
+	var err error
+	select {
+	case <-c.session.Done():
+		if err = c.session.Err(); err == nil || errors.Is(err, leases.ErrClosed) {
+			err = errClosing
+		}
+		// The backend knows best what became of the calls: it answers them now.
+		c.awaitCalls(answerTime)
+	case <-c.closing:
+		err = errClosing
+	case <-c.ctx.Done():
+		err = context.Cause(c.ctx)
+	}
+	c.session.Close()
+	c.end(err)
+	c.awaitCalls(partingTime)
+	c.out.close(&coorddv1.SessionResponse{Status: ToStatus(err)})
+	select {
+	case <-written:
+	case <-c.stream.Context().Done():
+	case <-time.After(partingTime):
+	}
+	if dropped := c.out.droppedEvents(); dropped > 0 {
+		c.log.Warn("a client did not read its events; some were dropped", "dropped", dropped)
+	}
+	return err
+}
+
+// begin counts a call in and reports whether it may still begin.
+func (c *conversation) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.calls++
+	}
+	return !c.over
+}
+
+func (c *conversation) returned() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.calls--; c.over && c.calls == 0 {
+		close(c.idle)
+	}
+}
+
+// awaitCalls lets no more calls begin, and returns when all have returned or
+// after d.
+func (c *conversation) awaitCalls(d time.Duration) {
+	c.mu.Lock()
+	if !c.over && c.calls == 0 {
+		close(c.idle)
+	}
+	c.over = true
+	c.mu.Unlock()
+	select {
+	case <-c.idle:
+	case <-time.After(d):
+	}
+}
+
+func (c *conversation) read() {
+	for {
+		msg, err := c.stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF), err != nil && c.stream.Context().Err() != nil:
+			c.end(errHungUp)
+			return
+		case err != nil: // it is too long, or no SessionRequest
+			c.end(&leases.InvalidError{Field: "message", Value: text(status.Convert(err).Message(), maxDetail), Bounds: fmt.Sprintf("a SessionRequest of at most %d bytes", maxRequest)})
+			return
+		}
+		select {
+		case <-c.opened:
+			err = c.take(msg)
+		default:
+			err = c.takeFirst(msg)
+		}
+		if err != nil {
+			c.end(err)
+			return
+		}
+	}
+}
+
+// takeFirst hands the first message over and waits until it has been dealt with.
+func (c *conversation) takeFirst(msg *coorddv1.SessionRequest) error {
+	c.first <- msg
+	select {
+	case <-c.opened:
+		return nil
+	case <-c.ctx.Done():
+		return context.Cause(c.ctx)
+	}
+}
+
+func (c *conversation) write(msg *coorddv1.SessionResponse) {
+	for last := false; ; {
+		if msg != nil {
+			if err := c.stream.Send(msg); err != nil {
+				c.end(errHungUp)
+				return
+			}
+		}
+		if last {
+			return
+		}
+		if msg, last = c.out.take(); msg != nil {
+			continue
+		}
+		select {
+		case <-c.out.wake:
+		case <-c.stream.Context().Done():
+			return
+		}
+	}
+}
+
+// take starts the calls of msg, or returns which rule of the conversation it breaks.
+func (c *conversation) take(msg *coorddv1.SessionRequest) error {
+	if msg.Open != nil {
+		return &leases.InvalidError{Field: "message", Value: "a second Open", Bounds: "one, in the first message"}
+	}
+	if len(msg.Calls) > maxCalls {
+		return &leases.InvalidError{Field: "message", Value: fmt.Sprintf("%d calls", len(msg.Calls)), Bounds: fmt.Sprintf("at most %d calls", maxCalls)}
+	}
+	for _, call := range msg.Calls {
+		if call.Id <= c.lastID {
+			return &leases.InvalidError{Field: "call id", Value: fmt.Sprint(call.Id), Bounds: fmt.Sprintf("greater than %d, the one before", c.lastID)}
+		}
+		c.lastID = call.Id
+		c.start(call)
+	}
+	return nil
+}
+
+// start starts one call. It blocks where the reading has to wait, never for an
+// acquire.
+func (c *conversation) start(call *coorddv1.Call) {
+	switch x := call.Call.(type) {
+	case *coorddv1.Call_Acquire:
+		select {
+		case c.acquires <- struct{}{}:
+			c.serve("Acquire", call.Id, c.acquires, func(r *coorddv1.Reply) { c.acquire(x.Acquire, r) })
+		default:
+			c.refuse(call.Id, &leases.ExhaustedError{What: "unanswered acquires of one connection", Bound: maxUnanswered})
+		}
+	case *coorddv1.Call_Renew:
+		if c.occupy(c.renews) {
+			c.serve("Renew", call.Id, c.renews, func(r *coorddv1.Reply) { c.renew(x.Renew, r) })
+		}
+	case *coorddv1.Call_Withdraw:
+		if c.occupy(c.returns) {
+			c.serve("Withdraw", call.Id, c.returns, func(r *coorddv1.Reply) { c.withdraw(x.Withdraw, r) })
+		}
+	case *coorddv1.Call_Release:
+		if c.occupy(c.returns) {
+			c.serve("Release", call.Id, c.returns, func(r *coorddv1.Reply) { c.release(x.Release, r) })
+		}
+	default:
+		c.refuse(call.Id, &leases.InvalidError{Field: "call", Value: "of a kind that this release does not know", Bounds: "Acquire, Withdraw, Renew or Release"})
+	}
+}
+
+// occupy waits for a slot and reports whether it got one before the end.
+func (c *conversation) occupy(slot chan struct{}) bool {
+	select {
+	case slot <- struct{}{}:
+		return true
+	case <-c.ctx.Done():
+		return false
+	}
+}
+
+func (c *conversation) refuse(id uint64, err error) {
+	if c.occupy(c.returns) {
+		c.out.reply(&coorddv1.Reply{Id: id, Status: ToStatus(err)}, c.returns)
+	}
+}
+
+// serve runs f in a goroutine of its own and sends the reply that it fills in.
+func (c *conversation) serve(method string, id uint64, slot chan struct{}, f func(*coorddv1.Reply)) {
+	if !c.begin() {
+		return
+	}
+	c.running.Go(func() {
+		defer c.returned()
+		r := &coorddv1.Reply{Id: id}
+		defer func() {
+			if p := recover(); p != nil {
+				r = &coorddv1.Reply{Id: id, Status: ToStatus(panicked(c.log, method, p))}
+			}
+			c.out.reply(r, slot)
+		}()
+		f(r)
+	})
+}
+
+// errClosing is what a client hears of a node that is being closed: it is not
+// the client that is, so it is told to look for another node.
+var errClosing = &leases.UnavailableError{Reason: "the node is closing"}
+
+// callStatus is ToStatus of a call's error. A call that was cut off by the
+// node's closing may have been carried out.
+func callStatus(err error) *coorddv1.Status {
+	if errors.Is(err, leases.ErrClosed) && !errors.Is(err, leases.ErrUnknownOutcome) {
+		err = fmt.Errorf("%w: the node is closing (%v)", leases.ErrUnknownOutcome, err)
+	}
+	return ToStatus(err)
+}
+
+func (c *conversation) acquire(a *coorddv1.Acquire, r *coorddv1.Reply) {
+	claim, err := fromAcquire(a)
+	if err == nil {
+		var g leases.Grant
+		if g, err = c.session.Acquire(c.ctx, claim); err == nil {
+			r.Granted = toGranted(g)
+		}
+	}
+	r.Status = callStatus(err)
+}
+
+func (c *conversation) withdraw(w *coorddv1.Withdraw, r *coorddv1.Reply) {
+	name, id, err := fromWithdraw(w)
+	if err == nil {
+		err = c.session.Withdraw(c.ctx, name, id)
+	}
+	r.Status = callStatus(err)
+}
+
+func (c *conversation) release(x *coorddv1.Release, r *coorddv1.Reply) {
+	held, err := fromHeld(x.Held)
+	if err == nil {
+		err = c.session.Release(c.ctx, held)
+	}
+	r.Status = callStatus(err)
+}
+
+func (c *conversation) renew(x *coorddv1.Renew, r *coorddv1.Reply) {
+	held, err := fromRenew(x)
+	if err != nil {
+		r.Status = ToStatus(err)
+		return
+	}
+	each, err := c.session.Renew(c.ctx, held)
+	if err == nil && len(each) != len(held) {
+		err = &InternalError{fmt.Sprintf("%d results for %d leases", len(each), len(held))}
+	}
+	if err != nil {
+		r.Status = callStatus(err)
+		return
+	}
+	r.Renewed = make([]*coorddv1.Status, len(each))
+	for i, err := range each {
+		if r.Renewed[i] = ToStatus(err); err == nil {
+			r.Renewed[i] = &coorddv1.Status{}
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/coordd/coordd/leases"
+	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
+	"github.com/coordd/coordd/transport/mux"
+)
+
+// connectTimeout bounds one attempt to connect, backoffLimit the pause between
+// two; idleTimeout is when an unused connection is closed.
+const (
+	connectTimeout = 5 * time.Second
+	backoffLimit   = 3 * time.Second
+	idleTimeout    = time.Minute
+)
+
+// NewClientConn returns a gRPC connection to the node at addr over n. It does
+// no I/O yet. Its unary calls fail with the errors of package leases:
+// ErrUnavailable where the request has certainly not left, else what the node
+// said, else ErrUnknownOutcome. The caller closes it.
+func NewClientConn(addr string, t *TLS, n Network) (*grpc.ClientConn, error) {
+	l, err := newLink(addr, t, n)
+	if err != nil {
+		return nil, err
+	}
+	return l.cc, nil
+}
+
+// link is a gRPC connection that remembers why it last could not be made:
+// gRPC's own message buries that.
+type link struct {
+	addr   string
+	cc     *grpc.ClientConn
+	failed atomic.Pointer[error]
+
+	users int // guarded by the mu of the Conn that it belongs to
+}
+
+func newLink(addr string, t *TLS, n Network) (*link, error) {
+	l := &link{addr: addr}
+	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		conn, err := mux.Dial(ctx, n.Dial, addr, t.client(), mux.ProtoGRPC)
+		if err != nil {
+			l.failed.Store(&err)
+			return nil, err
+		}
+		return &watched{Conn: conn, link: l}, nil
+	}
+	cc, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithContextDialer(dial),
+		// The dialer does the TLS handshake, if there is one.
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: backoffLimit},
+			MinConnectTimeout: connectTimeout,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: pingTimeout, PermitWithoutStream: true}),
+		grpc.WithIdleTimeout(idleTimeout),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithMaxHeaderListSize(maxHeaders),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse), grpc.MaxCallSendMsgSize(maxRequest)),
+		grpc.WithChainUnaryInterceptor(l.unary),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w", addr, err)
+	}
+	l.cc = cc
+	return l, nil
+}
+
+func (l *link) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	var to peer.Peer // stays empty if the request never had a connection to leave by
+	err := invoke(ctx, method, req, reply, cc, append(slices.Clip(opts), grpc.Peer(&to))...)
+	switch {
+	case err == nil:
+		return nil
+	case to.Addr == nil:
+		return l.unreached(ctx, err)
+	}
+	return FromGRPC(err)
+}
+
+// unreached returns what err says about a request that changed nothing: the
+// node's own words, or why there were none as an *UnavailableError.
+func (l *link) unreached(ctx context.Context, err error) error {
+	st := status.Convert(err)
+	for _, d := range st.Details() {
+		if _, ok := d.(*coorddv1.Status); ok {
+			return FromGRPC(err)
+		}
+	}
+	reason := st.Message()
+	if failed := l.failed.Load(); failed != nil {
+		reason = plain(*failed)
+	} else if ctx.Err() != nil {
+		reason = gaveUp(context.Cause(ctx))
+	}
+	return &leases.UnavailableError{Reason: text(reason, maxReason)}
+}
+
+// gaveUp says in words that a context ended for cause.
+func gaveUp(cause error) string {
+	switch cause {
+	case context.DeadlineExceeded:
+		return "no answer in time"
+	case context.Canceled:
+		return "given up before there was an answer"
+	}
+	return cause.Error()
+}
+
+// plain leaves out of a dialing error the address, which is said anyway.
+func plain(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return op.Err.Error()
+	}
+	return err.Error()
+}
+
+// watched tells its link what its first read came to: a server refuses a
+// client's certificate, or plaintext, only after the client's handshake.
+type watched struct {
+	net.Conn
+	link *link
+	read atomic.Bool
+}
+
+func (c *watched) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if !c.read.Load() && (n > 0 || err != nil) {
+		c.read.Store(true)
+		if err != nil {
+			c.link.failed.Store(&err)
+		} else {
+			c.link.failed.Store(nil)
+		}
+	}
+	return n, err
+}
