@@ -16,8 +16,8 @@ GOTEST := scripts/gotest $(TAGS) -race
 
 # Packages whose tests run real processes, or load the machine: they come last
 # and one after the other. The others run in virtual time or take a moment.
-REAL := ./cmd/... ./bench/...
-FAST = $(filter-out $(shell go list $(REAL) 2>/dev/null) %/internal/arch,$(shell go list ./...))
+REAL := ./cmd/...
+FAST = $(filter-out $(shell go list $(REAL)) %/internal/arch,$(shell go list ./...))
 
 # make build RELEASE=1.2.3 names a release other than the source's own.
 RELEASE :=

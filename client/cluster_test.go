@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coordd/coordd/clock"
@@ -18,6 +19,8 @@ import (
 // cluster is a Backend that keeps the leader's rules of section 3 and 4 in its
 // memory, in virtual time, over a network whose faults a test decides on.
 type cluster struct {
+	network sync.WaitGroup // what is on its way
+
 	mu      sync.Mutex // guards what follows
 	held    map[string]*grant
 	queues  map[string][]*waiter
@@ -25,6 +28,7 @@ type cluster struct {
 	last    uint32             // counter of the newest token
 	links   map[*link]bool     // those that are open
 	calls   []call             // all that were made, in order
+	counts  map[string]int     // of them, by op
 	opened  int                // tries
 	grants  int
 	expired int
@@ -97,7 +101,19 @@ func newCluster() *cluster {
 		queues: map[string][]*waiter{},
 		gone:   map[leases.ID]bool{},
 		links:  map[*link]bool{},
+		counts: map[string]int{},
 	}
+}
+
+// inBubble runs f with a new cluster in virtual time, and waits for what f has
+// left in the network.
+func inBubble(t *testing.T, f func(t *testing.T, c *cluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		defer c.network.Wait()
+		f(t, c)
+	})
 }
 
 // client returns a client of c in virtual time. The test must close it.
@@ -162,12 +178,8 @@ func (c *cluster) breakAll(err error) {
 func (l *link) do(ctx context.Context, k call, carryOut func() reply) reply {
 	c := l.cluster
 	c.mu.Lock()
-	k.link, k.n, k.at = l.number, 1, time.Now()
-	for _, o := range c.calls {
-		if o.op == k.op {
-			k.n++
-		}
-	}
+	c.counts[k.op]++
+	k.link, k.n, k.at = l.number, c.counts[k.op], time.Now()
 	c.calls = append(c.calls, k)
 	var f fault
 	if c.fault != nil {
@@ -180,7 +192,7 @@ func (l *link) do(ctx context.Context, k call, carryOut func() reply) reply {
 	case f.err != nil:
 		answer <- reply{err: f.err}
 	case !f.lost:
-		go func() {
+		c.network.Go(func() {
 			time.Sleep(f.late)
 			r := carryOut()
 			time.Sleep(f.slow)
@@ -190,7 +202,7 @@ func (l *link) do(ctx context.Context, k call, carryOut func() reply) reply {
 			case !f.mute:
 				answer <- r
 			}
-		}()
+		})
 	}
 	select {
 	case r := <-answer:
@@ -422,6 +434,13 @@ func (c *cluster) set(f func(call) fault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fault = f
+}
+
+// opening decides from now on whether conversations can be opened.
+func (c *cluster) opening(f func(ctx context.Context, try int) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = f
 }
 
 // made returns the calls of one kind so far.

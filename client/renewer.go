@@ -117,6 +117,7 @@ func (r *renewer) take(now clock.Instant) (batch []*Lease, next clock.Instant) {
 
 // renew makes one request for a batch.
 func (r *renewer) renew(batch []*Lease) {
+	defer r.look()
 	c := r.client
 	first, last := batch[0].claim.TTL, batch[0].claim.TTL
 	for _, l := range batch {
@@ -204,5 +205,4 @@ func (r *renewer) turn(l *Lease, set func(*turn)) {
 		set(t)
 	}
 	r.mu.Unlock()
-	r.look()
 }

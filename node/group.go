@@ -26,6 +26,7 @@ type group struct {
 	raft      *raft.Raft
 	transport *raft.NetworkTransport
 	storage   storage
+	streams   *streams
 	loops     sync.WaitGroup
 	stop      chan struct{}
 
@@ -50,8 +51,9 @@ func (n *Node) startGroup() error {
 	}
 	notify := make(chan bool, 1)
 	g := &group{storage: kept, stop: make(chan struct{}), changed: make(chan struct{})}
+	g.streams = &streams{Listener: n.server.Raft(), node: n, id: self.ServerID()}
 	g.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: &streams{Listener: n.server.Raft(), node: n, id: self.ServerID()}, MaxPool: 3,
+		Stream: g.streams, MaxPool: 3,
 		Timeout: max(4*n.cfg.ElectionTimeout, 2*time.Second), Logger: raftlog.New(n.log), MsgpackUseNewTimeFormat: true,
 	})
 	err = kept.guard.Run(func() (err error) {
@@ -234,6 +236,7 @@ type streams struct {
 	net.Listener
 	node *Node
 	id   string
+	open sync.WaitGroup // accepted connections that Raft still reads from
 }
 
 var _ raft.StreamLayer = (*streams)(nil)
@@ -241,6 +244,28 @@ var _ raft.StreamLayer = (*streams)(nil)
 // Addr is the server id: votes are kept by address, and a new incarnation must
 // not pass for its predecessor.
 func (s *streams) Addr() net.Addr { return serverAddr(s.id) }
+
+// Accept implements net.Listener.
+func (s *streams) Accept() (net.Conn, error) {
+	conn, err := s.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	s.open.Add(1)
+	return &accepted{Conn: conn, done: sync.OnceFunc(s.open.Done)}, nil
+}
+
+// accepted tells when Raft lets go of a connection: the last thing that the
+// goroutine which reads from it does.
+type accepted struct {
+	net.Conn
+	done func()
+}
+
+func (c *accepted) Close() error {
+	defer c.done()
+	return c.Conn.Close()
+}
 
 // Dial connects to a server. The connection opens with the addressee's server
 // id and is refused by anyone else (S18).

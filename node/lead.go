@@ -75,7 +75,7 @@ func (n *Node) serve(ctx context.Context, g *group, term uint64, running *sync.W
 	if !g.leads(term) {
 		return nil
 	}
-	proposer := fsm.NewProposer(g.raft, term, n.cfg.ElectionTimeout, func() (uint32, string) { return n.readBy(g) })
+	proposer := fsm.NewProposer(n.cfg.Testing.Proposals(g.raft), term, n.cfg.ElectionTimeout, func() (uint32, string) { return n.readBy(g) })
 	r := newRounds(n.clock, n.cfg.Testing.Rules, n.cfg.ElectionTimeout, func(ctx context.Context) error { return n.confirm(ctx, g, term) })
 	t := &tenure{
 		node: n.cfg.Name, term: term, clock: n.clock, fsm: n.fsm, proposer: proposer, rounds: r, rules: n.cfg.Testing.Rules,

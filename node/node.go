@@ -294,6 +294,9 @@ func (n *Node) release(ctx context.Context) error {
 	if n.server != nil {
 		errs = append(errs, n.server.Close(ctx))
 	}
+	if g != nil {
+		errs = append(errs, wait(ctx, &g.streams.open, "the other members' connections"))
+	}
 	errs = append(errs, wait(ctx, &n.loops, "the node's loops"))
 	if n.book != nil {
 		n.book.close()

@@ -188,6 +188,9 @@ func TestLeaseSurvivesItsLeader(t *testing.T) {
 	if next.Token() <= before {
 		t.Errorf("the next token: got %v, want more than %v", next.Token(), before)
 	}
+	if err := next.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // The same client works over an embedded node, on the leader and on a follower.

@@ -33,11 +33,12 @@ var errHungUp = errors.New("the client has ended the conversation")
 // service serves coordd.v1.
 type service struct {
 	coorddv1.UnimplementedCoorddServer
-	sessions leases.Backend
-	status   func(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error)
-	log      *slog.Logger
-	closing  chan struct{}  // closed when the server ends its conversations
-	running  sync.WaitGroup // every goroutine of every conversation
+	sessions    leases.Backend
+	status      func(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error)
+	log         *slog.Logger
+	maxAcquires int            // that one conversation may have unanswered
+	closing     chan struct{}  // closed when the server ends its conversations
+	running     sync.WaitGroup // every goroutine of every conversation
 }
 
 // Status answers about the cluster or a lease.
@@ -57,7 +58,7 @@ func (s *service) Session(stream grpc.BidiStreamingServer[coorddv1.SessionReques
 		service: s, stream: stream, ctx: ctx, end: end,
 		first: make(chan *coorddv1.SessionRequest, 1), opened: make(chan struct{}),
 		out:      newOutbox(),
-		acquires: make(chan struct{}, maxUnanswered), renews: make(chan struct{}, maxRenews), returns: make(chan struct{}, maxReturns),
+		acquires: make(chan struct{}, s.maxAcquires), renews: make(chan struct{}, maxRenews), returns: make(chan struct{}, maxReturns),
 		idle: make(chan struct{}),
 	}
 	defer end(nil)
@@ -310,7 +311,7 @@ func (c *conversation) start(call *coorddv1.Call) {
 		case c.acquires <- struct{}{}:
 			c.serve("Acquire", call.Id, c.acquires, func(r *coorddv1.Reply) { c.acquire(x.Acquire, r) })
 		default:
-			c.refuse(call.Id, &leases.ExhaustedError{What: "unanswered acquires of one connection", Bound: maxUnanswered})
+			c.refuse(call.Id, &leases.ExhaustedError{What: "unanswered acquires of one connection", Bound: uint64(c.maxAcquires)})
 		}
 	case *coorddv1.Call_Renew:
 		if c.occupy(c.renews) {

@@ -309,7 +309,7 @@ func decodeExhausted(s *coorddv1.Status) error {
 
 // decodeUnavailable needs no detail: an *UnavailableError is its text.
 func decodeUnavailable(s *coorddv1.Status) error {
-	reason, ok := strings.CutPrefix(text(s.Reason, maxReason), leases.ErrUnavailable.Error()+": ")
+	_, reason, ok := strings.Cut(text(s.Reason, maxReason), leases.ErrUnavailable.Error()+": ")
 	if !ok {
 		return nil
 	}

@@ -31,6 +31,9 @@ var sentinels = map[string]error{
 	"ErrInvalid": leases.ErrInvalid, "ErrExhausted": leases.ErrExhausted, "ErrClosed": leases.ErrClosed,
 }
 
+// local are the sentinels that end a node, whose clients see it gone.
+var local = map[string]error{"ErrUnreadable": leases.ErrUnreadable, "ErrCorrupt": leases.ErrCorrupt}
+
 func TestEverySentinelIsListed(t *testing.T) {
 	var declared []string
 	for _, file := range parse(t, "../leases") {
@@ -52,7 +55,7 @@ func TestEverySentinelIsListed(t *testing.T) {
 		t.Errorf("found the sentinels %v in ../leases, want at least 13 of them", declared)
 	}
 	for _, name := range declared {
-		if sentinels[name] == nil {
+		if sentinels[name] == nil && local[name] == nil {
 			t.Errorf("leases.%s is not in this test: give it a row in the table of errors, and add it here", name)
 		}
 	}

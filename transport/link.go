@@ -73,6 +73,8 @@ func newLink(addr string, t *TLS, n Network) (*link, error) {
 		grpc.WithIdleTimeout(idleTimeout),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithMaxHeaderListSize(maxHeaders),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse), grpc.MaxCallSendMsgSize(maxRequest)),
 		grpc.WithChainUnaryInterceptor(l.unary),
 	)

@@ -66,7 +66,7 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	s := &Server{
 		mux:     mux.New(mux.Config{Listener: cfg.Listener, TLS: cfg.TLS.server(), AcceptRaft: cfg.AcceptRaft, Log: cfg.Log}),
-		service: &service{sessions: cfg.Sessions, status: cfg.Status, log: cfg.Log, closing: make(chan struct{})},
+		service: &service{sessions: cfg.Sessions, status: cfg.Status, log: cfg.Log, maxAcquires: maxUnanswered, closing: make(chan struct{})},
 		log:     cfg.Log,
 		grpc: grpc.NewServer(
 			grpc.Creds(creds),
@@ -75,6 +75,8 @@ func NewServer(cfg ServerConfig) *Server {
 			grpc.MaxRecvMsgSize(maxRequest),
 			grpc.MaxSendMsgSize(maxResponse),
 			grpc.MaxHeaderListSize(maxHeaders),
+			grpc.StaticStreamWindowSize(streamWindow),
+			grpc.StaticConnWindowSize(connWindow),
 			grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPing, Timeout: pingTimeout}),
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingTolerance, PermitWithoutStream: true}),
 			grpc.WaitForHandlers(true),

@@ -51,4 +51,8 @@ const (
 	maxResponse   = 4 << 20
 	maxHeaders    = 16 << 10
 	maxUnanswered = 131072 // acquires of one conversation
+
+	// What one end sends before the other has read it.
+	streamWindow = 1 << 20
+	connWindow   = 4 << 20
 )

@@ -2,13 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/transport"
+	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 )
 
 const defaultAddr = "127.0.0.1:7420"
@@ -56,21 +57,29 @@ func (c *connection) status(ctx context.Context, name string, enough func(*coord
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	var last *coorddv1.StatusResponse
+	var (
+		last *coorddv1.StatusResponse
+		said error // why there was no answer, by the last search that was not cut short
+	)
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		answer, err := conn.Status(ctx, name)
-		if err == nil {
+		switch {
+		case err == nil && enough(answer):
+			return answer, nil
+		case err == nil:
 			last = answer
-			if enough(answer) {
-				return answer, nil
-			}
+		case exitCode(err) != exitUnavailable:
+			return nil, err
+		case said == nil || ctx.Err() == nil:
+			said = err
 		}
-		if exitCode(err) == exitUsage || !sleep(ctx, pause) {
-			if last != nil {
-				return last, nil
-			}
-			return nil, c.unreached(err)
+		if sleep(ctx, pause) {
+			continue
 		}
+		if last != nil {
+			return last, nil
+		}
+		return nil, &exit{code: exitUnavailable, err: fmt.Errorf("%w (looked for %v, --timeout)", said, c.timeout)}
 	}
 }
 
@@ -103,5 +112,3 @@ func (f *tlsFiles) load() (*transport.TLS, error) {
 	}
 	return tls, nil
 }
-
-

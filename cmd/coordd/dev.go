@@ -18,6 +18,7 @@ import (
 
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node"
+	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 )
 
 // The shape of the cluster of coordd dev. The two ports after each node's are
@@ -55,8 +56,11 @@ Everything is in memory and gone at the end (Ctrl-C). Leader elections take 0.3 
 			if verbose {
 				level = slog.LevelInfo
 			}
-			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
-			return dev(cmd.Context(), addrs, log, cmd.OutOrStdout())
+			var handler slog.Handler = slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})
+			if !verbose {
+				handler = withoutRaft{handler}
+			}
+			return dev(cmd.Context(), addrs, slog.New(handler), cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().Var(&listen, "listen", "address of the first member; the others listen 10 and 20 ports above")
@@ -166,18 +170,15 @@ func closeAll(nodes []*node.Node) error {
 
 // devReady waits until leases are granted and returns who grants them.
 func devReady(ctx context.Context, addrs []string) (leader string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, devStartTimeout)
-	defer cancel()
 	c := connection{addrs: addrs, timeout: devStartTimeout}
-	for {
-		answer, err := c.status(ctx, "")
-		switch {
-		case err == nil && answer.GetCluster().GetServing():
-			return answer.GetCluster().GetLeader(), nil
-		case ctx.Err() != nil:
-			return "", &exit{code: exitInternal, err: fmt.Errorf("the members chose no leader within %v; -v shows what they do", devStartTimeout)}
-		}
+	answer, err := c.status(ctx, "", func(r *coorddv1.StatusResponse) bool { return r.GetCluster().GetServing() })
+	if err == nil && !answer.GetCluster().GetServing() {
+		err = fmt.Errorf("the members chose no leader within %v; -v shows what they do", devStartTimeout)
 	}
+	if err != nil {
+		return "", &exit{code: exitInternal, err: err}
+	}
+	return answer.GetCluster().GetLeader(), nil
 }
 
 // devGreeting tells what there is and what to type next. self is how coordd
@@ -206,4 +207,28 @@ func startError(err error, addr string) error {
 		err = fmt.Errorf("%s is in use by another process: end that one, or choose another address by --listen", addr)
 	}
 	return &exit{code: exitInternal, err: err}
+}
+
+// withoutRaft leaves out what the Raft library itself logs: it warns of each
+// election and of each connection that ends, which here is the order of things.
+type withoutRaft struct{ slog.Handler }
+
+func (h withoutRaft) Handle(ctx context.Context, r slog.Record) error {
+	raft := false
+	r.Attrs(func(a slog.Attr) bool {
+		raft = a.Key == "component" && a.Value.String() == "raft"
+		return !raft
+	})
+	if raft {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h withoutRaft) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return withoutRaft{h.Handler.WithAttrs(attrs)}
+}
+
+func (h withoutRaft) WithGroup(name string) slog.Handler {
+	return withoutRaft{h.Handler.WithGroup(name)}
 }

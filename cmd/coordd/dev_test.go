@@ -15,6 +15,7 @@ import (
 func TestDev(t *testing.T) {
 	port := freePorts(t, devNodes)
 	addr := loopbackAddr(port)
+	binary(t) // which takes its time, too
 	began := time.Now()
 	dev := launch(t, "dev", "--listen", addr)
 	dev.says("Type this in two other terminals", 10*time.Second)

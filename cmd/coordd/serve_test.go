@@ -52,7 +52,7 @@ func (s *serving) ready(atMost time.Duration) (view clusterView) {
 func TestServe(t *testing.T) {
 	s := newServing(t)
 	s.start(0)
-	s.members[0].says("waiting for", 10*time.Second)
+	s.members[0].says("waiting to found a cluster", 10*time.Second)
 	if got := command(t, "status", "--addr", s.all(), "--timeout", "1s"); got.code != exitUnavailable || got.stderr == "" {
 		t.Errorf("got %+v before there is a cluster, want code %d and a reason", got, exitUnavailable)
 	}

@@ -21,6 +21,7 @@ type Fabric struct {
 	rand    *rand.Rand
 	hosts   map[string]*Host
 	links   map[way]*link
+	usual   link               // what a link begins as
 	conns   map[*conn]struct{} // both ends of every connection, until each is closed
 	changed signal             // fires whenever a fault begins or ends
 	stats   Stats
@@ -114,6 +115,19 @@ func (f *Fabric) Delay(from, to string, d, jitter time.Duration) {
 	f.each(func(w way) { l := f.link(w); l.delay, l.jitter = d, jitter }, way{from, to})
 }
 
+// DelayAll is Delay for every link that there is or will be, but those of a
+// host to itself.
+func (f *Fabric) DelayAll(d, jitter time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.usual = link{delay: d, jitter: jitter}
+	for w, l := range f.links {
+		if w.from != w.to {
+			l.delay, l.jitter = d, jitter
+		}
+	}
+}
+
 // Break resets the connections between two hosts: each end's calls fail, the
 // bytes under way are lost. New connections can be made at once.
 func (f *Fabric) Break(a, b string) {
@@ -194,10 +208,15 @@ func (f *Fabric) heal(w way) {
 }
 
 func (f *Fabric) link(w way) *link {
-	if f.links[w] == nil {
-		f.links[w] = &link{}
+	l := f.links[w]
+	if l == nil {
+		l = &link{}
+		if w.from != w.to {
+			*l = f.usual
+		}
+		f.links[w] = l
 	}
-	return f.links[w]
+	return l
 }
 
 // latency draws how long what is sent now will take.

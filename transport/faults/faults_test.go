@@ -191,6 +191,28 @@ func TestDelayKeepsOrder(t *testing.T) {
 	})
 }
 
+func TestDelayAll(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *faults.Fabric, a, b net.Conn) {
+		f.DelayAll(10*time.Millisecond, 0)
+		c, d := connect(t, f, "c", "d")
+		for _, pair := range [][2]net.Conn{{a, b}, {c, d}} {
+			start := time.Now()
+			send(t, pair[0], "x")
+			receive(t, pair[1], "x")
+			if got := time.Since(start); got != 10*time.Millisecond {
+				t.Errorf("a byte took %v, want 10 ms", got)
+			}
+		}
+		start := time.Now()
+		e, g := connect(t, f, "e", "e")
+		send(t, e, "x")
+		receive(t, g, "x")
+		if got := time.Since(start); got != 0 {
+			t.Errorf("a byte to the same host took %v, want 0", got)
+		}
+	})
+}
+
 func TestJitterIsFixedBySeed(t *testing.T) {
 	took := func(seed uint64) (d time.Duration) {
 		synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,7 @@ package hook
 import (
 	"github.com/hashicorp/raft"
 
+	"github.com/coordd/coordd/fsm"
 	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/node/internal/identity"
 )
@@ -15,6 +16,16 @@ type Testing struct {
 	// Storage, where it is not nil, is used instead of the data folder; whoever
 	// hands it in keeps it over a restart of the node.
 	Storage *Storage
+	// Log, where it is not nil, wraps the log that a leader proposes to.
+	Log func(fsm.Log) fsm.Log
+}
+
+// Proposals is the log that a leader proposes to.
+func (t Testing) Proposals(l fsm.Log) fsm.Log {
+	if t.Log == nil {
+		return l
+	}
+	return t.Log(l)
 }
 
 // Storage is what a node keeps between two starts.

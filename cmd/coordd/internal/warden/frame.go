@@ -24,7 +24,7 @@ const (
 // two. Their pipe at its end without a last one says that it was killed.
 const (
 	reportStarted kind = iota // value: the command's process id
-	reportStopped             // a signal has stopped the command
+	reportStopped             // the command was stopped; value: the signal
 	reportLate                // nothing was started: the deadline is too near
 	reportFailed              // nothing was started; value: the errno
 	reportEnded               // none is left; value: the command's wait status

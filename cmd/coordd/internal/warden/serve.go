@@ -109,7 +109,7 @@ func (w *ward) start(orders *os.File, l Limits, path string, argv []string) erro
 	if w.tree.command, err = syscall.ForkExec(path, argv, attr); err != nil {
 		return err
 	}
-	w.tree.stopped = func() { w.report(reportStopped, 0) }
+	w.tree.stopped = func(by syscall.Signal) { w.report(reportStopped, int64(by)) }
 	w.report(reportStarted, int64(w.tree.command))
 	frames := make(chan frame)
 	w.orders = frames

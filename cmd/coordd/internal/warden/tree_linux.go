@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,10 +18,10 @@ import (
 // tree is the command with all of its descendants, seen from the process that
 // the orphans among them fall to.
 type tree struct {
-	command int                 // its process id, and the number of its process group; 0: none was started
-	status  *syscall.WaitStatus // how the command ended; nil while it runs
-	stopped func()              // if not nil, called when the command has been stopped
-	spare   map[int]bool        // children of this process that do not belong to the tree
+	command int                  // its process id, and the number of its process group; 0: none was started
+	status  *syscall.WaitStatus  // how the command ended; nil while it runs
+	stopped func(syscall.Signal) // if not nil, called when the command has been stopped
+	spare   map[int]bool         // children of this process that do not belong to the tree
 }
 
 // adopt makes the descendants of this process fall to it when they lose their
@@ -57,7 +58,7 @@ func (t *tree) reap() (none bool) {
 			return false
 		case ws.Stopped():
 			if pid == t.command && t.stopped != nil {
-				t.stopped()
+				t.stopped(ws.StopSignal())
 			}
 		default:
 			delete(t.spare, pid)
@@ -77,29 +78,32 @@ func (t *tree) signalGroup(sig syscall.Signal) {
 }
 
 // signal sends sig to every process of the tree.
-func (t *tree) signal(sig syscall.Signal) {
-	self := os.Getpid()
-	for pid := range children(self) {
+func (t *tree) signal(sig syscall.Signal) { t.signalOf(children(os.Getpid()), sig) }
+
+// signalOf is signal, where this process's children are known.
+func (t *tree) signalOf(pids map[int]bool, sig syscall.Signal) {
+	for pid := range pids {
 		if !t.spare[pid] {
-			signalBranch(self, pid, sig)
+			signalBranch(os.Getpid(), pid, sig)
 		}
 	}
 }
 
 // kill returns when no process of the tree is left.
 func (t *tree) kill() {
-	for round, empty := 0, 0; !t.reap() && empty < 3; round++ {
-		t.killGroup()
-		t.signal(unix.SIGKILL)
+	var before map[int]bool
+	for empty := 0; empty < 3 && !t.reap(); {
+		pids := children(os.Getpid())
+		t.killGroup(pids)
+		t.signalOf(pids, unix.SIGKILL)
+		if maps.Equal(pids, before) {
+			time.Sleep(time.Millisecond) // they are dying, or cannot be killed for now
+		}
+		before = pids
 		// With children of others about, wait cannot prove that none is left.
 		// Three empty listings must do, since one can miss a child that ends.
-		if len(t.spare) > 0 && len(children(os.Getpid())) <= len(t.spare) {
-			empty++
-		} else {
+		if empty++; len(pids) > len(t.spare) || len(t.spare) == 0 {
 			empty = 0
-		}
-		if round > 200 {
-			time.Sleep(time.Millisecond) // one that cannot be killed for now
 		}
 	}
 }
@@ -107,8 +111,8 @@ func (t *tree) kill() {
 // killGroup kills the command's process group in one step, which forks within
 // it cannot outrun. A child that belongs to it, and that only this process can
 // reap, proves that the number is still that group's.
-func (t *tree) killGroup() {
-	for pid := range children(os.Getpid()) {
+func (t *tree) killGroup(pids map[int]bool) {
+	for pid := range pids {
 		if g, err := unix.Getpgid(pid); err == nil && g == t.command && t.command != 0 {
 			unix.Kill(-t.command, unix.SIGKILL)
 			return

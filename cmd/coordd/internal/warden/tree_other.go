@@ -13,10 +13,10 @@ import (
 // tree is the command's process group: this system has no way to find the
 // processes that have left it.
 type tree struct {
-	command int                 // its process id, and the number of its process group; 0: none was started
-	status  *syscall.WaitStatus // how the command ended; nil while it runs
-	stopped func()              // if not nil, called when the command has been stopped
-	spare   map[int]bool        // not needed here
+	command int                  // its process id, and the number of its process group; 0: none was started
+	status  *syscall.WaitStatus  // how the command ended; nil while it runs
+	stopped func(syscall.Signal) // if not nil, called when the command has been stopped
+	spare   map[int]bool         // not needed here
 }
 
 func adopt() error { return nil }
@@ -43,7 +43,7 @@ func (t *tree) reap() (none bool) {
 			return false
 		case ws.Stopped():
 			if t.stopped != nil {
-				t.stopped()
+				t.stopped(ws.StopSignal())
 			}
 		default:
 			t.status = &ws

@@ -83,12 +83,13 @@ type Tree struct {
 	backstop *clock.Timer // kills the warden if it fails to act in time
 	overdue  atomic.Bool  // it had to
 
-	mu       sync.Mutex // guards deadline
+	mu       sync.Mutex // guards the two below
 	deadline clock.Instant
+	killed   bool // nothing can be extended any more
 
 	began   chan frame // the first report, if any
 	group   int        // set before Start returns
-	stopped chan struct{}
+	stopped chan syscall.Signal
 	done    chan struct{}
 	result  Result // set before done is closed
 }
@@ -116,7 +117,7 @@ func Start(c Command) (*Tree, error) {
 	}
 	t := &Tree{
 		limits: c.Limits, deadline: c.Deadline, orders: orders,
-		began: make(chan frame, 1), stopped: make(chan struct{}, 1), done: make(chan struct{}),
+		began: make(chan frame, 1), stopped: make(chan syscall.Signal, 1), done: make(chan struct{}),
 	}
 	spare := children(os.Getpid())
 	t.warden, err = startWarden(c, theirOrders, theirReports)
@@ -176,10 +177,13 @@ func (t *Tree) awaitStart(path string) (*Tree, error) {
 	}
 }
 
-// Extend tells the lease's new deadline.
+// Extend tells the lease's new deadline. After Kill it does nothing.
 func (t *Tree) Extend(deadline clock.Instant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.killed {
+		return
+	}
 	t.deadline = deadline
 	t.backstop.Reset(t.limits.backstop(deadline))
 	t.send(frame{orderDeadline, int64(deadline)})
@@ -189,7 +193,7 @@ func (t *Tree) Extend(deadline clock.Instant) {
 func (t *Tree) Kill() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.deadline = 0
+	t.killed, t.deadline = true, 0
 	t.backstop.Reset(clock.System().Now().Add(t.limits.Margin / 2))
 	t.send(frame{orderDeadline, 0})
 }
@@ -200,8 +204,9 @@ func (t *Tree) Signal(sig syscall.Signal) { t.send(frame{orderSignal, int64(sig)
 // Group is the number of the command's process group.
 func (t *Tree) Group() int { return t.group }
 
-// Stopped receives when a signal has stopped the command.
-func (t *Tree) Stopped() <-chan struct{} { return t.stopped }
+// Stopped receives the signal by which the command has been stopped. If nobody
+// receives, later ones are dropped.
+func (t *Tree) Stopped() <-chan syscall.Signal { return t.stopped }
 
 // Done is closed when none of the command's processes is left.
 func (t *Tree) Done() <-chan struct{} { return t.done }
@@ -260,7 +265,7 @@ func (t *Tree) read(reports *os.File, left *tree) (final bool) {
 			t.began <- f
 		case reportStopped:
 			select {
-			case t.stopped <- struct{}{}:
+			case t.stopped <- syscall.Signal(f.value):
 			default:
 			}
 		case reportLate, reportFailed:

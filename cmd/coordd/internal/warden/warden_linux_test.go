@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	// The tests mostly wait.
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
@@ -66,7 +66,7 @@ const (
 )
 
 // The margin is wide: the machine may be busy with the other tests.
-var limits = Limits{Margin: time.Second, Grace: 500 * time.Millisecond}
+var limits = Limits{Margin: 3 * time.Second, Grace: 500 * time.Millisecond}
 
 // playWrapper runs a command under a lease of its own making. It forwards TERM
 // and USR1; USR2 tells it that the lease is lost.
@@ -153,7 +153,7 @@ func wrap(t *testing.T, env []string, argv ...string) *wrapped {
 	held, hold := pipe(t)
 	x := &wrapped{t: t, mark: rand.Text(), file: filepath.Join(t.TempDir(), "deadline"), out: bufio.NewReader(r), outPipe: r, held: held}
 	x.cmd = exec.Command(self(t), append([]string{"wrap", path}, argv[1:]...)...)
-	x.cmd.Env = append(os.Environ(), markVar+"="+x.mark, deadlineVar+"="+x.file, firstVar+"=60s", ttlVar+"=4s",
+	x.cmd.Env = append(os.Environ(), markVar+"="+x.mark, deadlineVar+"="+x.file, firstVar+"=60s", ttlVar+"=7s",
 		"GORACE=atexit_sleep_ms=0") // otherwise the race detector keeps a process for a second
 	x.cmd.Env = append(x.cmd.Env, env...)
 	x.cmd.Stdout, x.cmd.Stderr = w, os.Stderr

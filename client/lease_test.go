@@ -1,0 +1,124 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coordd/coordd/leases"
+)
+
+func TestReleaseEndsTheLeaseAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		l := acquire(t, a, "x")
+		c.set(on("release", fault{late: 20 * time.Second, slow: time.Second}))
+		before := len(c.made("renew"))
+		done := make(chan error)
+		go func() { done <- l.Release(t.Context()) }()
+		synctest.Wait()
+		mustBe(t, "Err while the release is under way", l.Err(), leases.ErrReleased)
+		mustBe(t, "Context's cause", context.Cause(l.Context()), leases.ErrReleased)
+		if err := <-done; err == nil {
+			t.Error("Release: got nil, want an error: the lease had expired before it arrived")
+		}
+		if n := len(c.made("renew")) - before; n != 0 {
+			t.Errorf("%d renewals after the release was sent, want none", n)
+		}
+	})
+}
+
+func TestReleaseIsRepeated(t *testing.T) {
+	tests := []struct {
+		name string
+		f    fault
+		want error // nil: none
+	}{
+		{"request lost", fault{lost: true}, nil},
+		{"answer lost", fault{mute: true}, nil}, // then the repeat says "not held"
+		{"broken", fault{closed: true}, nil},
+		{"unknown", fault{err: leases.ErrUnknownOutcome}, nil},
+		{"unavailable", fault{err: leases.ErrUnavailable}, nil},
+		{"exhausted", fault{err: &leases.ExhaustedError{}}, nil},
+		{"released by a copy", fault{err: &leases.NotHeldError{Why: leases.WhyReleased}}, nil},
+		{"expired", fault{err: &leases.NotHeldError{Why: leases.WhyExpired}}, leases.ErrNotHeld},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, c *cluster) {
+				a := c.client()
+				defer closing(t, a)
+				l := acquire(t, a, "x")
+				c.set(first(2, "release", test.f))
+				err := l.Release(t.Context())
+				if test.want == nil && err != nil {
+					t.Errorf("Release: got %v, want nil", err)
+				} else if test.want != nil {
+					mustBe(t, "Release", err, test.want, leases.ErrLost)
+				} else if test.f.err == nil && c.holder("x") != 0 {
+					t.Error("the lease is held after its release")
+				}
+				for _, k := range c.made("release") {
+					if k.token != l.Token() {
+						t.Errorf("a release named token %v, want %v", k.token, l.Token())
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestReleaseGoesOnBeyondItsContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		l := acquire(t, a, "x")
+		c.set(first(2, "release", fault{lost: true}))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		err := l.Release(ctx)
+		mustBe(t, "Release", err, leases.ErrUnknownOutcome, context.Canceled)
+		mustBe(t, "Err", l.Err(), leases.ErrReleased)
+		time.Sleep(5 * time.Second)
+		if c.holder("x") != 0 {
+			t.Error("the lease is still held 5 s later")
+		}
+		if err := l.Release(ctx); err != nil {
+			t.Errorf("another Release, after the answer: got %v, want nil", err)
+		}
+	})
+}
+
+func TestReleaseNeverAnswered(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		l := acquire(t, a, "x", TTL(10*time.Second))
+		c.set(everything(fault{lost: true}))
+		err := l.Release(t.Context())
+		mustBe(t, "Release", err, leases.ErrUnknownOutcome)
+		if got, want := time.Since(epoch), leases.Stretch(10*time.Second); got != want {
+			t.Errorf("it was tried for %v, want %v", got, want)
+		}
+	})
+}
+
+func TestReleaseByMany(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		l := acquire(t, a, "x")
+		c.set(on("release", fault{slow: time.Second}))
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() { release(t, l) })
+		}
+		wg.Wait()
+		if n := len(c.made("release")); n != 1 {
+			t.Errorf("%d releases were sent, want 1", n)
+		}
+	})
+}

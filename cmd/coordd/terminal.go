@@ -1,0 +1,83 @@
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coordd/coordd/cmd/coordd/internal/warden"
+)
+
+// terminal is this process's controlling terminal. If this process's group is
+// in its foreground, the command's group takes that place while it runs, so
+// that it can read from the terminal and gets Ctrl-C and Ctrl-Z. nil, without
+// a terminal, does nothing.
+type terminal struct {
+	file *os.File
+	own  int // this process's group
+}
+
+func openTerminal() *terminal {
+	file, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return nil
+	}
+	return &terminal{file: file, own: unix.Getpgrp()}
+}
+
+// foreground is the group in the foreground; 0 if that cannot be told.
+func (t *terminal) foreground() int {
+	group, err := unix.IoctlGetInt(int(t.file.Fd()), unix.TIOCGPGRP)
+	if err != nil {
+		return 0
+	}
+	return group
+}
+
+// give puts the command's group in this process's place in the foreground, and
+// tells whether it is there now.
+func (t *terminal) give(group int) bool {
+	if t == nil {
+		return false
+	}
+	if t.foreground() == t.own {
+		unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, group)
+	}
+	return t.foreground() == group
+}
+
+// take puts this process back in the command's place in the foreground.
+func (t *terminal) take(group int) {
+	if t == nil || t.foreground() != group {
+		return
+	}
+	// Who is not in the foreground is stopped by TTOU for changing that. It is
+	// ignored from here on: the warden and the command run already.
+	signal.Ignore(unix.SIGTTOU)
+	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, t.own)
+}
+
+// stopped follows a command that sig has stopped: the shell that waits for
+// this process can only see whether this process is.
+func (t *terminal) stopped(tree *warden.Tree, sig syscall.Signal) {
+	switch {
+	case t == nil:
+	case (sig == unix.SIGTTIN || sig == unix.SIGTTOU) && t.give(tree.Group()):
+		tree.Signal(unix.SIGCONT) // it asked for the terminal before it had it
+	default:
+		t.take(tree.Group())
+		stopSelf()
+	}
+}
+
+func (t *terminal) close(group int) {
+	t.take(group)
+	if t != nil {
+		t.file.Close()
+	}
+}
+
+// stopSelf stops this process until somebody continues it.
+func stopSelf() { unix.Kill(unix.Getpid(), unix.SIGSTOP) }

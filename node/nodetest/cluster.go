@@ -1,0 +1,249 @@
+// Package nodetest runs a whole cluster in one process, over a network in
+// memory, with the faults of networks, machines and disks at hand, and records
+// what its clients were told. It is meant for virtual time: make the cluster
+// inside of a testing/synctest bubble.
+package nodetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/fsm"
+	"github.com/coordd/coordd/internal/history"
+	"github.com/coordd/coordd/internal/rules"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/node"
+	"github.com/coordd/coordd/node/internal/hook"
+	"github.com/coordd/coordd/transport/faults"
+)
+
+// Config says what a Cluster is like. Its zero value is three nodes.
+type Config struct {
+	Nodes           int           // default 3
+	Seed            uint64        // fixes Rand and the delays of the network
+	ElectionTimeout time.Duration // default 1 s
+	Rules           rules.Set     // of nodes and clients
+	Delay, Jitter   time.Duration // of every link; the default is 1 ms each
+	// Each may change node i's configuration before each of its starts.
+	Each func(i int, c *node.Config)
+	Log  *slog.Logger // of the nodes; nil: silent
+}
+
+// Cluster is a number of nodes and the world around them. Nodes are numbered
+// from 0; the host of node i is Host(i). Its methods are for one goroutine,
+// except where they say otherwise.
+type Cluster struct {
+	Net     *faults.Fabric
+	Rand    *rand.Rand        // for the schedule; for one goroutine
+	True    clock.Clock       // the one that the history is told in
+	History *history.Recorder // what the clients were told
+
+	t       testing.TB
+	cfg     Config
+	members []*member
+	graves  sync.WaitGroup // the closing of lives that have crashed
+
+	mu       sync.Mutex // guards what follows
+	clients  []*Client
+	schedule []string
+}
+
+type member struct {
+	host  string
+	disk  *disk
+	clock *Clock
+
+	// One life.
+	node      *node.Node // nil: it is down
+	writes    *gate      // to the disk
+	proposals *gate
+	paused    bool
+}
+
+// New starts a cluster and waits until it serves. It closes it when the test ends.
+func New(t testing.TB, cfg Config) *Cluster {
+	t.Helper()
+	c := newCluster(t, cfg)
+	for i := range c.members {
+		c.Start(i)
+	}
+	c.Leader()
+	c.eventually("all nodes vote", func() bool {
+		for _, m := range c.members {
+			if !votes(m.node) {
+				return false
+			}
+		}
+		return true
+	})
+	return c
+}
+
+func newCluster(t testing.TB, cfg Config) *Cluster {
+	if cfg.Nodes == 0 {
+		cfg.Nodes = 3
+	}
+	if cfg.ElectionTimeout == 0 {
+		cfg.ElectionTimeout = node.DefaultElectionTimeout
+	}
+	if cfg.Delay == 0 {
+		cfg.Delay, cfg.Jitter = time.Millisecond, time.Millisecond
+	}
+	c := &Cluster{
+		Net: faults.New(cfg.Seed), Rand: rand.New(rand.NewPCG(cfg.Seed, 1)), True: clock.NewRuntime(),
+		t: t, cfg: cfg,
+	}
+	c.Net.DelayAll(cfg.Delay, cfg.Jitter)
+	c.History = history.NewRecorder(c.True)
+	for i := range cfg.Nodes {
+		c.members = append(c.members, &member{host: fmt.Sprintf("n%d", i+1), disk: newDisk(), clock: newClock(c.True)})
+	}
+	t.Cleanup(c.close)
+	return c
+}
+
+// votes reports whether a node knows that it is a voter.
+func votes(n *node.Node) bool {
+	s := n.Status()
+	for _, m := range s.Members {
+		if m.Name == s.Node {
+			return m.Voter
+		}
+	}
+	return false
+}
+
+// Size is how many nodes there are.
+func (c *Cluster) Size() int { return len(c.members) }
+
+// Host is the name of node i and of its host.
+func (c *Cluster) Host(i int) string { return c.members[i].host }
+
+// Addrs are the addresses of all nodes.
+func (c *Cluster) Addrs() (addrs []string) {
+	for i := range c.members {
+		addrs = append(addrs, c.Addr(i))
+	}
+	return addrs
+}
+
+// Addr is the address of node i.
+func (c *Cluster) Addr(i int) string { return c.members[i].host + ":7420" }
+
+// Node is node i; nil while it is down.
+func (c *Cluster) Node(i int) *node.Node { return c.members[i].node }
+
+// Start begins a life of node i.
+func (c *Cluster) Start(i int) {
+	m := c.members[i]
+	m.writes, m.proposals = newGate(), newGate()
+	proposed := m.proposals
+	cfg := node.Config{
+		Name: m.host, Listen: m.host + ":7420", Join: c.Addrs(), Bootstrap: true,
+		ElectionTimeout: c.cfg.ElectionTimeout, Network: c.Net.Host(m.host), Clock: m.clock, Log: c.cfg.Log,
+		Testing: hook.Testing{
+			Rules: c.cfg.Rules, Storage: m.disk.mount(m.writes),
+			Log: func(l fsm.Log) fsm.Log { return &proposals{l, proposed} },
+		},
+	}
+	if c.cfg.Each != nil {
+		c.cfg.Each(i, &cfg)
+	}
+	n, err := node.New(cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := n.Start(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
+	m.node = n
+}
+
+// Leader waits until a node serves, and returns the one with the newest term.
+func (c *Cluster) Leader() (leader int) {
+	c.t.Helper()
+	c.eventually("a node serves", func() bool {
+		var term uint64
+		for i, m := range c.members {
+			if m.node == nil || m.paused {
+				continue
+			}
+			if s := m.node.Status(); s.Serving && s.Term > term {
+				leader, term = i, s.Term
+			}
+		}
+		return term > 0
+	})
+	return leader
+}
+
+// eventually looks every 10 ms of virtual time.
+func (c *Cluster) eventually(what string, condition func() bool) {
+	c.t.Helper()
+	for range 60_000 / 10 {
+		if condition() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	c.t.Fatalf("not within a minute: %s\n%s", what, c.Schedule())
+}
+
+// Schedule is what was done to the cluster, and when.
+func (c *Cluster) Schedule() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprintf("seed %d\n%s", c.cfg.Seed, strings.Join(c.schedule, "\n"))
+}
+
+// Note adds a line to the schedule. It is safe for concurrent use.
+func (c *Cluster) Note(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := time.Duration(c.True.Now()).Round(time.Millisecond)
+	c.schedule = append(c.schedule, fmt.Sprintf("%9v %s", at, fmt.Sprintf(format, args...)))
+}
+
+// close ends everything: the clients in order, then the nodes.
+func (c *Cluster) close() {
+	c.Net.HealAll()
+	for i, m := range c.members {
+		c.Resume(i)
+		m.writes.openAll()
+		m.proposals.openAll()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c.mu.Lock()
+	clients := c.clients
+	c.mu.Unlock()
+	var closing sync.WaitGroup
+	for _, client := range clients {
+		closing.Go(func() { client.Close(ctx) })
+	}
+	closing.Wait()
+	for _, m := range c.members {
+		if m.node != nil {
+			closing.Go(func() { c.bury(m.node) })
+		}
+	}
+	closing.Wait()
+	c.graves.Wait()
+}
+
+// bury closes a node, which may have lost everything around it.
+func (c *Cluster) bury(n *node.Node) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := n.Close(ctx); err != nil && !errors.Is(err, leases.ErrClosed) {
+		c.Note("close %s: %v", n.Status().Node, err)
+	}
+}

@@ -1,0 +1,14 @@
+package transport
+
+// LimitAcquires sets how many unanswered acquires a conversation may have: a
+// program under the race detector cannot have as many goroutines as the real
+// bound allows. It must be called before Start.
+func (s *Server) LimitAcquires(n int) { s.service.maxAcquires = n }
+
+// Bounds for tests.
+const (
+	MaxCalls  = maxCalls
+	MaxHeld   = maxHeld
+	MaxEvents = maxEvents
+	MaxRenews = maxRenews
+)
