@@ -212,6 +212,9 @@ func TestGrantKeepsWhatWasAsked(t *testing.T) {
 	if got, _ := table.Get("job"); string(got.Attributes) != "v=1" {
 		t.Errorf("the caller changed the lease's attributes to %q", got.Attributes)
 	}
+	if r := table.Apply(with(acquire("plain", alice, try2), func(op *Op) { op.Attributes = []byte{} })); r.Lease.Attributes != nil {
+		t.Errorf("no attributes: got %#v, want nil, as in a restored table", r.Lease.Attributes)
+	}
 	if l, ok := table.Get("jo"); ok {
 		t.Errorf("Get of a free name: got %+v", l)
 	}

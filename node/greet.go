@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -24,7 +25,7 @@ func (n *Node) greet() {
 		if g := n.member(); g != nil {
 			commit := g.raft.CommitIndex()
 			n.greetMembers(g)
-			n.keepMembers()
+			n.keepMembers(g)
 			n.promote(g, caughtUp, commit)
 			if len(caughtUp) > 0 {
 				pause /= 4 // somebody waits to vote
@@ -108,14 +109,27 @@ func (n *Node) take(resp *peerv1.HelloResponse) {
 	if self := n.who(); err != nil || cluster.IsZero() || cluster != self.Cluster {
 		return
 	}
+	if g := n.member(); g != nil && resp.GetStranger() && resp.GetTerm() >= g.raft.CurrentTerm() {
+		if _, in := g.server(n.who().ServerID()); in { // a leader not older than all that this node has heard of
+			n.die(fmt.Errorf("%w by %s: to join again, empty the data folder first", ErrRemoved, resp.GetSelf().GetName()))
+		}
+	}
 	n.book.heard(resp.GetSelf(), func(e *entry) { e.reads, e.applied = resp.GetReads(), resp.GetApplied() })
 	for _, p := range resp.GetPeers() {
 		n.book.hint(identity.Member{ServerID: p.GetServerId(), Address: p.GetAddress(), Starts: p.GetStarts()})
 	}
 }
 
-// keepMembers saves where the others are, if that has changed.
-func (n *Node) keepMembers() {
+// keepMembers saves where the others are, if that has changed, and forgets who
+// is a member no more and silent.
+func (n *Node) keepMembers(g *group) {
+	servers := g.servers()
+	if len(servers) > 0 {
+		n.book.forget(func(e entry) bool {
+			member := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.ID) == e.id })
+			return !member && n.clock.Now().Sub(e.heard) > 60*n.cfg.ElectionTimeout
+		})
+	}
 	members := n.book.members()
 	if slices.Equal(members, n.who().Members) {
 		return

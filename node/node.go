@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/fsm"
 	"github.com/coordd/coordd/leases"
@@ -48,6 +50,7 @@ type Node struct {
 	locked io.Closer     // the data folder; nil without one
 	saves  sync.Mutex    // held while self is changed and saved
 	server *transport.Server
+	admin  *grpc.Server // on the Unix socket; nil without a data folder
 
 	ctx    context.Context // ends with the node; the cause says why
 	cancel context.CancelCauseFunc
@@ -100,6 +103,9 @@ func (n *Node) start(ctx context.Context) error {
 		return err
 	}
 	if err := n.listen(ctx); err != nil {
+		return err
+	}
+	if err := n.listenAdmin(); err != nil {
 		return err
 	}
 	self := n.who()
@@ -287,6 +293,9 @@ func (n *Node) release(ctx context.Context) error {
 	n.mu.Unlock()
 	for _, c := range forward {
 		errs = append(errs, c.Close())
+	}
+	if n.admin != nil {
+		n.admin.Stop()
 	}
 	if g != nil {
 		errs = append(errs, g.close(ctx))

@@ -45,12 +45,31 @@ func (p *peer) Hello(_ context.Context, req *peerv1.HelloRequest) (*peerv1.Hello
 	if g := n.member(); g != nil {
 		_, leader := g.raft.LeaderWithID()
 		resp.LeaderId, resp.LeaderAddress = string(leader), n.addressOf(string(leader))
-		resp.Applied = g.raft.AppliedIndex()
+		resp.Applied, resp.Term = g.raft.AppliedIndex(), g.raft.CurrentTerm()
+		resp.Stranger = g.stranger(req.GetSelf().GetServerId())
 		for _, m := range n.book.members() {
 			resp.Peers = append(resp.Peers, &peerv1.Node{ServerId: m.ServerID, Address: m.Address, Starts: m.Starts})
 		}
 	}
 	return resp, nil
+}
+
+// stranger reports whether this node leads and its committed configuration does
+// not name a server.
+func (g *group) stranger(id string) bool {
+	if g.raft.State() != raft.Leader {
+		return false
+	}
+	f := g.raft.GetConfiguration()
+	if f.Error() != nil || f.Index() > g.raft.CommitIndex() {
+		return false
+	}
+	for _, s := range f.Configuration().Servers {
+		if string(s.ID) == id {
+			return false
+		}
+	}
+	return true
 }
 
 // founds reports whether the node was told to found a cluster and belongs to none.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/status"
 
 	"github.com/coordd/coordd/leases"
 	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
@@ -234,8 +233,8 @@ func (c *conversation) read() {
 		case errors.Is(err, io.EOF), err != nil && c.stream.Context().Err() != nil:
 			c.end(errHungUp)
 			return
-		case err != nil: // it is too long, or no SessionRequest
-			c.end(&leases.InvalidError{Field: "message", Value: text(status.Convert(err).Message(), maxDetail), Bounds: fmt.Sprintf("a SessionRequest of at most %d bytes", maxRequest)})
+		case err != nil: // gRPC has told the client, that its message is too long for instance
+			c.end(FromGRPC(err))
 			return
 		}
 		select {

@@ -434,28 +434,32 @@ func TestConnectionBreaks(t *testing.T) {
 func TestUnsentCallsAreUnavailable(t *testing.T) {
 	b := &backend{}
 	s := open(t, nil, serve(t, b).addr)
-	const calls = 600
 	// The node stops reading when so many renewals wait; then the window fills.
-	arrived := make(chan struct{}, calls)
+	const few, many = transport.MaxRenews, 300
+	arrived := make(chan struct{}, few+many)
 	b.renew = func(ctx context.Context, held []leases.Held) ([]error, error) {
 		arrived <- struct{}{}
 		<-ctx.Done()
 		return nil, leases.ErrUnavailable
 	}
-	held := make([]leases.Held, 64)
-	for i := range held {
-		held[i] = leases.Held{Name: fmt.Sprintf("%0512d", i), Token: 1}
+	errs := make(chan error, few+many)
+	renew := func(times, leasesEach int) {
+		held := make([]leases.Held, leasesEach)
+		for i := range held {
+			held[i] = leases.Held{Name: fmt.Sprintf("%0512d", i), Token: 1}
+		}
+		for range times {
+			go func() {
+				_, err := s.Renew(context.Background(), held)
+				errs <- err
+			}()
+		}
 	}
-	errs := make(chan error, calls)
-	for range calls {
-		go func() {
-			_, err := s.Renew(context.Background(), held)
-			errs <- err
-		}()
-	}
-	for range transport.MaxRenews {
+	renew(few, 1)
+	for range few {
 		within(t, "a renewal's arrival", arrived)
 	}
+	renew(many, 16)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := s.Acquire(ctx, claim("a")); !errors.Is(err, leases.ErrUnknownOutcome) {
@@ -463,7 +467,7 @@ func TestUnsentCallsAreUnavailable(t *testing.T) {
 	}
 	s.Close()
 	var unknown, unavailable int
-	for range calls {
+	for range few + many {
 		switch err := within(t, "an answer", errs); {
 		case errors.Is(err, leases.ErrUnknownOutcome):
 			unknown++
@@ -473,7 +477,7 @@ func TestUnsentCallsAreUnavailable(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if unknown < transport.MaxRenews || unavailable == 0 {
-		t.Errorf("got %d unknown outcomes and %d unavailable, want at least %d and some", unknown, unavailable, transport.MaxRenews)
+	if unknown < few || unavailable == 0 {
+		t.Errorf("got %d unknown outcomes and %d unavailable, want at least %d and some", unknown, unavailable, few)
 	}
 }

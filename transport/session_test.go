@@ -321,7 +321,7 @@ func TestEndOfTheConversation(t *testing.T) {
 			b.lose(&leases.NotLeaderError{Node: "n1", Leader: "127.0.0.1:1"})
 		},
 		"the node stops serving without a word": func(_ *node, _ *transport.Conn, _ leases.Session, b *backendSession) { b.lose(nil) },
-		"the node is closed": func(_ *node, _ *transport.Conn, _ leases.Session, b *backendSession) { b.lose(leases.ErrClosed) },
+		"the node is closed":                    func(_ *node, _ *transport.Conn, _ leases.Session, b *backendSession) { b.lose(leases.ErrClosed) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &backend{}

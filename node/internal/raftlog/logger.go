@@ -17,12 +17,14 @@ import (
 const LevelTrace = slog.LevelDebug - 4
 
 // New returns a logger that passes everything on to to, with the attribute
-// component=raft. What is written is decided by to's handler; SetLevel does
+// component=raft, but a warning or error about the same peer at most once in ten
+// seconds. What is written is decided by to's handler; SetLevel does
 // nothing.
-func New(to *slog.Logger) hclog.Logger { return &logger{to: to, name: "raft"} }
+func New(to *slog.Logger) hclog.Logger { return &logger{to: to, name: "raft", sparse: &sparse{}} }
 
-// logger is immutable, so that Raft's goroutines can share it.
+// logger is immutable but for sparse, so that Raft's goroutines can share it.
 type logger struct {
+	*sparse
 	to   *slog.Logger
 	name string // the component; Named appends to it
 	args []any  // of With, in hclog's form
@@ -34,9 +36,16 @@ func (l *logger) Log(level hclog.Level, msg string, args ...any) {
 	if !ok || !l.to.Enabled(ctx, at) {
 		return
 	}
-	attrs := append(make([]slog.Attr, 0, 1+(len(l.args)+len(args)+1)/2), slog.String("component", l.name))
+	pass, leftOut := l.pass(at, msg, args)
+	if !pass {
+		return
+	}
+	attrs := append(make([]slog.Attr, 0, 2+(len(l.args)+len(args)+1)/2), slog.String("component", l.name))
 	attrs = appendAttrs(attrs, l.args)
 	attrs = appendAttrs(attrs, args)
+	if leftOut > 0 {
+		attrs = append(attrs, slog.Int("left out", leftOut))
+	}
 	l.to.LogAttrs(ctx, at, msg, attrs...)
 }
 
@@ -60,7 +69,7 @@ func (l *logger) enabled(level hclog.Level) bool {
 func (l *logger) ImpliedArgs() []any { return slices.Clone(l.args) }
 
 func (l *logger) With(args ...any) hclog.Logger {
-	return &logger{to: l.to, name: l.name, args: slices.Concat(l.args, pairs(args))}
+	return &logger{sparse: l.sparse, to: l.to, name: l.name, args: slices.Concat(l.args, pairs(args))}
 }
 
 func (l *logger) Name() string { return l.name }
@@ -73,7 +82,7 @@ func (l *logger) Named(name string) hclog.Logger {
 }
 
 func (l *logger) ResetNamed(name string) hclog.Logger {
-	return &logger{to: l.to, name: name, args: l.args}
+	return &logger{sparse: l.sparse, to: l.to, name: name, args: l.args}
 }
 
 func (l *logger) SetLevel(hclog.Level) {}

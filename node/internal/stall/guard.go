@@ -204,7 +204,7 @@ func (s *stableStore) Set(key, value []byte) error {
 }
 
 func (s *stableStore) SetUint64(key []byte, value uint64) error {
-	return s.do(write{verb:"saving",key:string(key)}, func() error { return s.store.SetUint64(key, value) })
+	s.save(key, func() error { return s.store.SetUint64(key, value) })
 	return nil
 }
 

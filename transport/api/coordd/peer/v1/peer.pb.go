@@ -23,6 +23,206 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type RemoveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`        // server id of the member that passes it on
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`    // of the member to remove
+	Force         bool                   `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"` // although it is alive
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveRequest) Reset() {
+	*x = RemoveRequest{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveRequest) ProtoMessage() {}
+
+func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
+func (*RemoveRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RemoveRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *RemoveRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RemoveRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type RemoveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ServerId      string                 `protobuf:"bytes,1,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveResponse) Reset() {
+	*x = RemoveResponse{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveResponse) ProtoMessage() {}
+
+func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
+func (*RemoveResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RemoveResponse) GetServerId() string {
+	if x != nil {
+		return x.ServerId
+	}
+	return ""
+}
+
+type TransferLeadershipRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"` // name; empty: whoever is most up to date
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferLeadershipRequest) Reset() {
+	*x = TransferLeadershipRequest{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferLeadershipRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferLeadershipRequest) ProtoMessage() {}
+
+func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
+func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *TransferLeadershipRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *TransferLeadershipRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+type TransferLeadershipResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Leader        string                 `protobuf:"bytes,1,opt,name=leader,proto3" json:"leader,omitempty"` // name of the new leader
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferLeadershipResponse) Reset() {
+	*x = TransferLeadershipResponse{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferLeadershipResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferLeadershipResponse) ProtoMessage() {}
+
+func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
+func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TransferLeadershipResponse) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
 // Node is a node as it introduces itself or is passed on by others.
 type Node struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -37,7 +237,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -49,7 +249,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -62,7 +262,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Node) GetName() string {
@@ -112,7 +312,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -124,7 +324,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -137,7 +337,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{1}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HelloRequest) GetSelf() *Node {
@@ -177,15 +377,17 @@ type HelloResponse struct {
 	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`                   // release
 	LeaderId      string                 `protobuf:"bytes,6,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"` // server id; empty: not known
 	LeaderAddress string                 `protobuf:"bytes,7,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
-	Applied       uint64                 `protobuf:"varint,8,opt,name=applied,proto3" json:"applied,omitempty"` // Raft index that its table has applied
-	Peers         []*Node                `protobuf:"bytes,9,rep,name=peers,proto3" json:"peers,omitempty"`      // every member that it knows
+	Applied       uint64                 `protobuf:"varint,8,opt,name=applied,proto3" json:"applied,omitempty"`    // Raft index that its table has applied
+	Peers         []*Node                `protobuf:"bytes,9,rep,name=peers,proto3" json:"peers,omitempty"`         // every member that it knows
+	Term          uint64                 `protobuf:"varint,10,opt,name=term,proto3" json:"term,omitempty"`         // its current one
+	Stranger      bool                   `protobuf:"varint,11,opt,name=stranger,proto3" json:"stranger,omitempty"` // it leads, and its committed configuration does not name who asks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -197,7 +399,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -210,7 +412,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HelloResponse) GetSelf() *Node {
@@ -276,6 +478,20 @@ func (x *HelloResponse) GetPeers() []*Node {
 	return nil
 }
 
+func (x *HelloResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *HelloResponse) GetStranger() bool {
+	if x != nil {
+		return x.Stranger
+	}
+	return false
+}
+
 type JoinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Self          *Node                  `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
@@ -287,7 +503,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -299,7 +515,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -312,7 +528,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *JoinRequest) GetSelf() *Node {
@@ -346,7 +562,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -358,7 +574,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -371,7 +587,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -400,7 +616,7 @@ type ConfirmRequest struct {
 
 func (x *ConfirmRequest) Reset() {
 	*x = ConfirmRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -412,7 +628,7 @@ func (x *ConfirmRequest) String() string {
 func (*ConfirmRequest) ProtoMessage() {}
 
 func (x *ConfirmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -425,7 +641,7 @@ func (x *ConfirmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ConfirmRequest) GetCluster() []byte {
@@ -467,7 +683,7 @@ type ConfirmResponse struct {
 
 func (x *ConfirmResponse) Reset() {
 	*x = ConfirmResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -479,7 +695,7 @@ func (x *ConfirmResponse) String() string {
 func (*ConfirmResponse) ProtoMessage() {}
 
 func (x *ConfirmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -492,7 +708,7 @@ func (x *ConfirmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConfirmResponse) GetYes() bool {
@@ -520,7 +736,18 @@ var File_coordd_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_coordd_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x19coordd/peer/v1/peer.proto\x12\x0ecoordd.peer.v1\"}\n" +
+	"\x19coordd/peer/v1/peer.proto\x12\x0ecoordd.peer.v1\"I\n" +
+	"\rRemoveRequest\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"-\n" +
+	"\x0eRemoveResponse\x12\x1b\n" +
+	"\tserver_id\x18\x01 \x01(\tR\bserverId\";\n" +
+	"\x19TransferLeadershipRequest\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\"4\n" +
+	"\x1aTransferLeadershipResponse\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\tR\x06leader\"}\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\tserver_id\x18\x02 \x01(\tR\bserverId\x12\x18\n" +
@@ -531,7 +758,7 @@ const file_coordd_peer_v1_peer_proto_rawDesc = "" +
 	"\x04self\x18\x01 \x01(\v2\x14.coordd.peer.v1.NodeR\x04self\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\fR\acluster\x12\x16\n" +
 	"\x06founds\x18\x03 \x01(\bR\x06founds\x12\x14\n" +
-	"\x05reads\x18\x04 \x01(\rR\x05reads\"\xa5\x02\n" +
+	"\x05reads\x18\x04 \x01(\rR\x05reads\"\xd5\x02\n" +
 	"\rHelloResponse\x12(\n" +
 	"\x04self\x18\x01 \x01(\v2\x14.coordd.peer.v1.NodeR\x04self\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\fR\acluster\x12\x16\n" +
@@ -541,7 +768,10 @@ const file_coordd_peer_v1_peer_proto_rawDesc = "" +
 	"\tleader_id\x18\x06 \x01(\tR\bleaderId\x12%\n" +
 	"\x0eleader_address\x18\a \x01(\tR\rleaderAddress\x12\x18\n" +
 	"\aapplied\x18\b \x01(\x04R\aapplied\x12*\n" +
-	"\x05peers\x18\t \x03(\v2\x14.coordd.peer.v1.NodeR\x05peers\"g\n" +
+	"\x05peers\x18\t \x03(\v2\x14.coordd.peer.v1.NodeR\x05peers\x12\x12\n" +
+	"\x04term\x18\n" +
+	" \x01(\x04R\x04term\x12\x1a\n" +
+	"\bstranger\x18\v \x01(\bR\bstranger\"g\n" +
 	"\vJoinRequest\x12(\n" +
 	"\x04self\x18\x01 \x01(\v2\x14.coordd.peer.v1.NodeR\x04self\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\fR\acluster\x12\x14\n" +
@@ -557,11 +787,13 @@ const file_coordd_peer_v1_peer_proto_rawDesc = "" +
 	"\x0fConfirmResponse\x12\x10\n" +
 	"\x03yes\x18\x01 \x01(\bR\x03yes\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\x04R\x05nonce\x12\x12\n" +
-	"\x04term\x18\x03 \x01(\x04R\x04term2\xdb\x01\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term2\x91\x03\n" +
 	"\x04Peer\x12D\n" +
 	"\x05Hello\x12\x1c.coordd.peer.v1.HelloRequest\x1a\x1d.coordd.peer.v1.HelloResponse\x12A\n" +
 	"\x04Join\x12\x1b.coordd.peer.v1.JoinRequest\x1a\x1c.coordd.peer.v1.JoinResponse\x12J\n" +
-	"\aConfirm\x12\x1e.coordd.peer.v1.ConfirmRequest\x1a\x1f.coordd.peer.v1.ConfirmResponseB>Z<github.com/coordd/coordd/transport/api/coordd/peer/v1;peerv1b\x06proto3"
+	"\aConfirm\x12\x1e.coordd.peer.v1.ConfirmRequest\x1a\x1f.coordd.peer.v1.ConfirmResponse\x12G\n" +
+	"\x06Remove\x12\x1d.coordd.peer.v1.RemoveRequest\x1a\x1e.coordd.peer.v1.RemoveResponse\x12k\n" +
+	"\x12TransferLeadership\x12).coordd.peer.v1.TransferLeadershipRequest\x1a*.coordd.peer.v1.TransferLeadershipResponseB>Z<github.com/coordd/coordd/transport/api/coordd/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_coordd_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -575,32 +807,40 @@ func file_coordd_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_coordd_peer_v1_peer_proto_rawDescData
 }
 
-var file_coordd_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_coordd_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_coordd_peer_v1_peer_proto_goTypes = []any{
-	(*Node)(nil),            // 0: coordd.peer.v1.Node
-	(*HelloRequest)(nil),    // 1: coordd.peer.v1.HelloRequest
-	(*HelloResponse)(nil),   // 2: coordd.peer.v1.HelloResponse
-	(*JoinRequest)(nil),     // 3: coordd.peer.v1.JoinRequest
-	(*JoinResponse)(nil),    // 4: coordd.peer.v1.JoinResponse
-	(*ConfirmRequest)(nil),  // 5: coordd.peer.v1.ConfirmRequest
-	(*ConfirmResponse)(nil), // 6: coordd.peer.v1.ConfirmResponse
+	(*RemoveRequest)(nil),              // 0: coordd.peer.v1.RemoveRequest
+	(*RemoveResponse)(nil),             // 1: coordd.peer.v1.RemoveResponse
+	(*TransferLeadershipRequest)(nil),  // 2: coordd.peer.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 3: coordd.peer.v1.TransferLeadershipResponse
+	(*Node)(nil),                       // 4: coordd.peer.v1.Node
+	(*HelloRequest)(nil),               // 5: coordd.peer.v1.HelloRequest
+	(*HelloResponse)(nil),              // 6: coordd.peer.v1.HelloResponse
+	(*JoinRequest)(nil),                // 7: coordd.peer.v1.JoinRequest
+	(*JoinResponse)(nil),               // 8: coordd.peer.v1.JoinResponse
+	(*ConfirmRequest)(nil),             // 9: coordd.peer.v1.ConfirmRequest
+	(*ConfirmResponse)(nil),            // 10: coordd.peer.v1.ConfirmResponse
 }
 var file_coordd_peer_v1_peer_proto_depIdxs = []int32{
-	0, // 0: coordd.peer.v1.HelloRequest.self:type_name -> coordd.peer.v1.Node
-	0, // 1: coordd.peer.v1.HelloResponse.self:type_name -> coordd.peer.v1.Node
-	0, // 2: coordd.peer.v1.HelloResponse.peers:type_name -> coordd.peer.v1.Node
-	0, // 3: coordd.peer.v1.JoinRequest.self:type_name -> coordd.peer.v1.Node
-	1, // 4: coordd.peer.v1.Peer.Hello:input_type -> coordd.peer.v1.HelloRequest
-	3, // 5: coordd.peer.v1.Peer.Join:input_type -> coordd.peer.v1.JoinRequest
-	5, // 6: coordd.peer.v1.Peer.Confirm:input_type -> coordd.peer.v1.ConfirmRequest
-	2, // 7: coordd.peer.v1.Peer.Hello:output_type -> coordd.peer.v1.HelloResponse
-	4, // 8: coordd.peer.v1.Peer.Join:output_type -> coordd.peer.v1.JoinResponse
-	6, // 9: coordd.peer.v1.Peer.Confirm:output_type -> coordd.peer.v1.ConfirmResponse
-	7, // [7:10] is the sub-list for method output_type
-	4, // [4:7] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	4,  // 0: coordd.peer.v1.HelloRequest.self:type_name -> coordd.peer.v1.Node
+	4,  // 1: coordd.peer.v1.HelloResponse.self:type_name -> coordd.peer.v1.Node
+	4,  // 2: coordd.peer.v1.HelloResponse.peers:type_name -> coordd.peer.v1.Node
+	4,  // 3: coordd.peer.v1.JoinRequest.self:type_name -> coordd.peer.v1.Node
+	5,  // 4: coordd.peer.v1.Peer.Hello:input_type -> coordd.peer.v1.HelloRequest
+	7,  // 5: coordd.peer.v1.Peer.Join:input_type -> coordd.peer.v1.JoinRequest
+	9,  // 6: coordd.peer.v1.Peer.Confirm:input_type -> coordd.peer.v1.ConfirmRequest
+	0,  // 7: coordd.peer.v1.Peer.Remove:input_type -> coordd.peer.v1.RemoveRequest
+	2,  // 8: coordd.peer.v1.Peer.TransferLeadership:input_type -> coordd.peer.v1.TransferLeadershipRequest
+	6,  // 9: coordd.peer.v1.Peer.Hello:output_type -> coordd.peer.v1.HelloResponse
+	8,  // 10: coordd.peer.v1.Peer.Join:output_type -> coordd.peer.v1.JoinResponse
+	10, // 11: coordd.peer.v1.Peer.Confirm:output_type -> coordd.peer.v1.ConfirmResponse
+	1,  // 12: coordd.peer.v1.Peer.Remove:output_type -> coordd.peer.v1.RemoveResponse
+	3,  // 13: coordd.peer.v1.Peer.TransferLeadership:output_type -> coordd.peer.v1.TransferLeadershipResponse
+	9,  // [9:14] is the sub-list for method output_type
+	4,  // [4:9] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_coordd_peer_v1_peer_proto_init() }
@@ -614,7 +854,7 @@ func file_coordd_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordd_peer_v1_peer_proto_rawDesc), len(file_coordd_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,9 +21,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Peer_Hello_FullMethodName   = "/coordd.peer.v1.Peer/Hello"
-	Peer_Join_FullMethodName    = "/coordd.peer.v1.Peer/Join"
-	Peer_Confirm_FullMethodName = "/coordd.peer.v1.Peer/Confirm"
+	Peer_Hello_FullMethodName              = "/coordd.peer.v1.Peer/Hello"
+	Peer_Join_FullMethodName               = "/coordd.peer.v1.Peer/Join"
+	Peer_Confirm_FullMethodName            = "/coordd.peer.v1.Peer/Confirm"
+	Peer_Remove_FullMethodName             = "/coordd.peer.v1.Peer/Remove"
+	Peer_TransferLeadership_FullMethodName = "/coordd.peer.v1.Peer/TransferLeadership"
 )
 
 // PeerClient is the client API for Peer service.
@@ -36,6 +38,10 @@ type PeerClient interface {
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Confirm is one question of a round of the voters (protocol, N4).
 	Confirm(ctx context.Context, in *ConfirmRequest, opts ...grpc.CallOption) (*ConfirmResponse, error)
+	// Remove and TransferLeadership are an operator's calls, taken by another
+	// member over its Unix socket and passed on to the leader.
+	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
+	TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error)
 }
 
 type peerClient struct {
@@ -76,6 +82,26 @@ func (c *peerClient) Confirm(ctx context.Context, in *ConfirmRequest, opts ...gr
 	return out, nil
 }
 
+func (c *peerClient) Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveResponse)
+	err := c.cc.Invoke(ctx, Peer_Remove_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TransferLeadershipResponse)
+	err := c.cc.Invoke(ctx, Peer_TransferLeadership_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -86,6 +112,10 @@ type PeerServer interface {
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
 	// Confirm is one question of a round of the voters (protocol, N4).
 	Confirm(context.Context, *ConfirmRequest) (*ConfirmResponse, error)
+	// Remove and TransferLeadership are an operator's calls, taken by another
+	// member over its Unix socket and passed on to the leader.
+	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
+	TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error)
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -104,6 +134,12 @@ func (UnimplementedPeerServer) Join(context.Context, *JoinRequest) (*JoinRespons
 }
 func (UnimplementedPeerServer) Confirm(context.Context, *ConfirmRequest) (*ConfirmResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Confirm not implemented")
+}
+func (UnimplementedPeerServer) Remove(context.Context, *RemoveRequest) (*RemoveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
+}
+func (UnimplementedPeerServer) TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TransferLeadership not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -180,6 +216,42 @@ func _Peer_Confirm_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_Remove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).Remove(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_Remove_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).Remove(ctx, req.(*RemoveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_TransferLeadership_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TransferLeadershipRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).TransferLeadership(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_TransferLeadership_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).TransferLeadership(ctx, req.(*TransferLeadershipRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -198,6 +270,14 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Confirm",
 			Handler:    _Peer_Confirm_Handler,
+		},
+		{
+			MethodName: "Remove",
+			Handler:    _Peer_Remove_Handler,
+		},
+		{
+			MethodName: "TransferLeadership",
+			Handler:    _Peer_TransferLeadership_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,214 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/node/internal/identity"
+	"github.com/coordd/coordd/transport"
+	adminv1 "github.com/coordd/coordd/transport/api/coordd/admin/v1"
+	peerv1 "github.com/coordd/coordd/transport/api/coordd/peer/v1"
+)
+
+// AdminSocket is the Unix socket for operators, in a node's data folder. Who may
+// open it may end any member: it has mode 0600.
+const AdminSocket = "admin.sock"
+
+// admin answers operators. Each call is carried out by the leader; another node
+// passes it on.
+type admin struct {
+	adminv1.UnimplementedAdminServer
+	node *Node
+}
+
+// listenAdmin opens the socket, in a data folder that this process has locked:
+// so one that is there already is a former process's.
+func (n *Node) listenAdmin() error {
+	if n.locked == nil {
+		return nil
+	}
+	path := filepath.Join(n.cfg.Data, AdminSocket)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("admin socket: %w", err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(n.ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("admin socket: %w (a path of at most 107 bytes is needed)", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("admin socket: %w", err), listener.Close())
+	}
+	n.admin = grpc.NewServer(grpc.MaxRecvMsgSize(1<<16), grpc.WaitForHandlers(true), grpc.UnaryInterceptor(
+		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			resp, err := handle(ctx, req)
+			return resp, transport.ToGRPC(err)
+		}))
+	adminv1.RegisterAdminServer(n.admin, &admin{node: n})
+	n.loops.Go(func() {
+		if err := n.admin.Serve(listener); err != nil && n.ctx.Err() == nil {
+			n.log.Error("the admin socket has failed", "err", err)
+		}
+	})
+	return nil
+}
+
+// Remove implements adminv1.AdminServer.
+func (a *admin) Remove(ctx context.Context, req *adminv1.RemoveRequest) (*adminv1.RemoveResponse, error) {
+	n := a.node
+	if g := n.member(); g != nil && g.raft.State() == raft.Leader {
+		id, err := n.remove(ctx, g, req.GetName(), req.GetForce())
+		return &adminv1.RemoveResponse{ServerId: id}, err
+	}
+	leader, err := n.leader()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := leader.Remove(ctx, &peerv1.RemoveRequest{By: n.who().ServerID(), Name: req.GetName(), Force: req.GetForce()})
+	return &adminv1.RemoveResponse{ServerId: resp.GetServerId()}, fromGRPC(err)
+}
+
+// TransferLeadership implements adminv1.AdminServer.
+func (a *admin) TransferLeadership(ctx context.Context, req *adminv1.TransferLeadershipRequest) (*adminv1.TransferLeadershipResponse, error) {
+	n := a.node
+	if g := n.member(); g != nil && g.raft.State() == raft.Leader {
+		name, err := n.transferLeadership(ctx, g, req.GetTo())
+		return &adminv1.TransferLeadershipResponse{Leader: name}, err
+	}
+	leader, err := n.leader()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := leader.TransferLeadership(ctx, &peerv1.TransferLeadershipRequest{By: n.who().ServerID(), To: req.GetTo()})
+	return &adminv1.TransferLeadershipResponse{Leader: resp.GetLeader()}, fromGRPC(err)
+}
+
+// Remove is an operator's call that another member has passed on.
+func (p *peer) Remove(ctx context.Context, req *peerv1.RemoveRequest) (*peerv1.RemoveResponse, error) {
+	g, err := p.passedOn(ctx, req.GetBy())
+	if err != nil {
+		return nil, err
+	}
+	id, err := p.node.remove(ctx, g, req.GetName(), req.GetForce())
+	return &peerv1.RemoveResponse{ServerId: id}, err
+}
+
+// TransferLeadership is an operator's call that another member has passed on.
+func (p *peer) TransferLeadership(ctx context.Context, req *peerv1.TransferLeadershipRequest) (*peerv1.TransferLeadershipResponse, error) {
+	g, err := p.passedOn(ctx, req.GetBy())
+	if err != nil {
+		return nil, err
+	}
+	name, err := p.node.transferLeadership(ctx, g, req.GetTo())
+	return &peerv1.TransferLeadershipResponse{Leader: name}, err
+}
+
+// passedOn checks that a call comes from a member: under TLS by a certificate
+// that is good for the member's own address, which a client's is not.
+func (p *peer) passedOn(ctx context.Context, by string) (*group, error) {
+	n := p.node
+	g := n.member()
+	if g == nil || g.raft.State() != raft.Leader {
+		return nil, n.notServing()
+	}
+	e, known := n.book.get(by)
+	if _, in := g.server(by); !in || !known {
+		return nil, &leases.InvalidError{Field: "member", Value: clip(by), Bounds: "the server id of a member of this cluster"}
+	}
+	caller, _ := grpcpeer.FromContext(ctx)
+	info, secured := caller.AuthInfo.(credentials.TLSInfo)
+	if !secured {
+		return g, nil
+	}
+	host, _, err := net.SplitHostPort(e.address)
+	if err == nil && len(info.State.PeerCertificates) > 0 {
+		err = info.State.PeerCertificates[0].VerifyHostname(host)
+	}
+	if err != nil {
+		return nil, &leases.InvalidError{Field: "certificate", Value: clip(err.Error()), Bounds: "one that is good for the address of " + by + ", " + e.address}
+	}
+	return g, nil
+}
+
+// leader returns a client of the leader.
+func (n *Node) leader() (peerv1.PeerClient, error) {
+	err := n.notServing()
+	var elsewhere *leases.NotLeaderError
+	if !errors.As(err, &elsewhere) || elsewhere.Leader == "" {
+		return nil, err
+	}
+	return n.book.dial(elsewhere.Leader, n.cfg.TLS, n.cfg.Network)
+}
+
+// remove takes a member out for good. One that is heard is refused unless force.
+func (n *Node) remove(ctx context.Context, g *group, name string, force bool) (string, error) {
+	n.joins.Lock()
+	defer n.joins.Unlock()
+	server, err := g.named(name)
+	if err != nil {
+		return "", err
+	}
+	id := string(server.ID)
+	if id == n.who().ServerID() {
+		return "", &leases.InvalidError{Field: "member", Value: name, Bounds: "another than the leader: transfer the leadership first"}
+	}
+	if e, alive := n.book.alive(id, 2*n.cfg.ElectionTimeout); alive && !force {
+		return "", &leases.InvalidError{Field: "member", Value: name, Bounds: "one that is gone: this one was just heard at " + e.address + "; stop it first, or use force"}
+	}
+	n.log.Info("removing a member", "member", id, "force", force)
+	return id, n.change(ctx, g.raft.RemoveServer(server.ID, 0, n.cfg.ElectionTimeout))
+}
+
+// transferLeadership makes another voter the leader and returns its name.
+func (n *Node) transferLeadership(ctx context.Context, g *group, to string) (string, error) {
+	var future raft.Future
+	if to == "" {
+		future = g.raft.LeadershipTransfer()
+	} else {
+		server, err := g.named(to)
+		switch {
+		case err != nil:
+			return "", err
+		case server.Suffrage != raft.Voter:
+			return "", &leases.InvalidError{Field: "member", Value: to, Bounds: "a voter"}
+		case string(server.ID) == n.who().ServerID():
+			return to, nil
+		}
+		future = g.raft.LeadershipTransferToServer(server.ID, server.Address)
+	}
+	if err := await(ctx, future); err != nil {
+		return "", &leases.UnavailableError{Reason: "the leadership could not be transferred: " + err.Error()}
+	}
+	for ctx.Err() == nil { // the new leader is known with its first heartbeat
+		if _, id := g.raft.LeaderWithID(); id != "" && string(id) != n.who().ServerID() {
+			return identity.NameOf(string(id)), nil
+		}
+		n.pause(10 * time.Millisecond)
+	}
+	return "", unknown(ctx)
+}
+
+// named returns the server of a member's name.
+func (g *group) named(name string) (raft.Server, error) {
+	servers := g.servers()
+	i := slices.IndexFunc(servers, func(s raft.Server) bool { return identity.NameOf(string(s.ID)) == name })
+	if i < 0 {
+		var names []string
+		for _, s := range servers {
+			names = append(names, identity.NameOf(string(s.ID)))
+		}
+		return raft.Server{}, &leases.InvalidError{Field: "member", Value: clip(name), Bounds: fmt.Sprintf("one of %v", names)}
+	}
+	return servers[i], nil
+}

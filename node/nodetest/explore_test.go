@@ -1,0 +1,105 @@
+package nodetest
+
+import (
+	"os"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/coordd/coordd/internal/history"
+	"github.com/coordd/coordd/internal/rules"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// scenario is something that happens to a cluster and its clients. It must
+// leave every promise kept, and must not call t.Fatal for one that is broken.
+type scenario struct {
+	config Config
+	run    func(c *Cluster)
+	// least is what a history must hold at least to show anything.
+	least history.Counts
+}
+
+// seeds is how many seeds each scenario is run with.
+func seeds(t *testing.T) uint64 {
+	s := os.Getenv("COORDD_SEEDS")
+	if s == "" {
+		return 100
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n == 0 {
+		t.Fatalf("COORDD_SEEDS=%q: want a number of seeds from 1", s)
+	}
+	return n
+}
+
+// searched is how many seeds are tried to show what a rule is for.
+const searched = 100
+
+// history runs a scenario in virtual time.
+func (s scenario) history(t *testing.T, seed uint64, set rules.Set) (h history.History, schedule string) {
+	t.Helper()
+	cfg := s.config
+	cfg.Seed, cfg.Rules = seed, set
+	var c *Cluster
+	through := false
+	synctest.Test(t, func(t *testing.T) {
+		c = New(t, cfg)
+		s.run(c)
+		through = true
+	})
+	if !through {
+		t.Fatalf("the scenario could not be run with seed %d", seed)
+	}
+	return c.History.History(), c.Schedule()
+}
+
+// explore runs a scenario with many seeds: none may break a promise.
+func explore(t *testing.T, s scenario) {
+	t.Parallel()
+	var all history.Counts
+	for seed := range seeds(t) {
+		h, schedule := s.history(t, seed, rules.Set{})
+		if err := h.Check(time.Minute); err != nil {
+			t.Fatalf("%v\n%s", err, schedule)
+		}
+		got := h.Counts()
+		if short(got, s.least) {
+			t.Errorf("the history shows too little: got %+v, want at least %+v\n%s", got, s.least, schedule)
+		}
+		add(&all, got)
+	}
+	t.Logf("in all: %+v", all)
+}
+
+// needs shows that a scenario breaks a promise with some seed once the rules
+// are switched off.
+func needs(t *testing.T, s scenario, off ...rules.Rule) {
+	t.Parallel()
+	for seed := range uint64(searched) {
+		h, schedule := s.history(t, seed, rules.Without(off...))
+		if err := h.Check(time.Minute); err != nil {
+			t.Logf("as it must: %v\n%s", err, schedule)
+			return
+		}
+	}
+	t.Errorf("no promise was broken with %d seeds: is the rule needed, or does the scenario miss it?", searched)
+}
+
+func short(got, least history.Counts) bool {
+	return got.Events < least.Events || got.Grants < least.Grants || got.Refusals < least.Refusals ||
+		got.Renewals < least.Renewals || got.Releases < least.Releases || got.Unanswered < least.Unanswered
+}
+
+func add(sum *history.Counts, c history.Counts) {
+	sum.Events += c.Events
+	sum.Grants += c.Grants
+	sum.Refusals += c.Refusals
+	sum.Renewals += c.Renewals
+	sum.Releases += c.Releases
+	sum.Unanswered += c.Unanswered
+}
