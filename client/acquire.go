@@ -71,7 +71,7 @@ func (c *Client) acquire(ctx context.Context, name string, queue bool, opts []Le
 		if err := claim.Validate(); err != nil {
 			return nil, err
 		}
-		a := &attempt{lease: newLease(c, values, claim), queue: queue, onQueued: w.onQueued}
+		a := &attempt{lease: newLease(values, c, claim), queue: queue, onQueued: w.onQueued}
 		if err := c.enter(a.lease); err != nil {
 			return nil, err
 		}
@@ -165,7 +165,8 @@ func (a *attempt) send(ctx context.Context, s leases.Session) {
 	})
 }
 
-// wait is how long a claim may stand in the queue.
+// wait is how long a claim may stand in the queue: until ctx's deadline, less
+// what a last word takes.
 func wait(ctx context.Context) time.Duration {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -219,7 +220,7 @@ func (a *attempt) await(ctx context.Context, s leases.Session) error {
 			talk.unanswered(s, limit)
 			return fmt.Errorf("%w: no answer within %v", leases.ErrUnknownOutcome, limit)
 		case <-s.Done():
-			return fmt.Errorf("%w: the conversation broke: %w", leases.ErrUnknownOutcome, s.Err())
+			return fmt.Errorf("%w: the conversation broke: %v", leases.ErrUnknownOutcome, s.Err())
 		case <-ctx.Done():
 			return errEnded
 		}
@@ -237,11 +238,14 @@ func (a *attempt) stands(place int) {
 	a.place = place
 }
 
-// granted takes a grant, and waits until it is believed in or not.
+// granted takes a grant, and waits until it is believed in or over.
 func (a *attempt) granted(ctx context.Context, g leases.Grant) error {
 	l := a.lease
 	renewer := l.client.renewer
-	switch l.step(func(h *holder, now clock.Instant) verdict { return h.granted(g, now) }) {
+	switch l.step(func(h *holder, now clock.Instant) verdict {
+		l.loose = a.unsure > 0
+		return h.granted(g, now)
+	}) {
 	case believe:
 		renewer.keep(l, l.Deadline().Add(period(l.claim.TTL)-leases.Shrink(l.claim.TTL)))
 	case send:

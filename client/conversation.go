@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -83,7 +84,7 @@ type conversation struct {
 	err     error          // why there is none, or was none
 	closed  bool           // the newest try found the backend closed
 	strikes int            // answers in a row that said nothing
-	late    int            // requests in a row that were not answered in time
+	late    int            // sessions in a row that did not answer in time
 }
 
 func newConversation(c *Client, b leases.Backend) *conversation {
@@ -167,18 +168,24 @@ func (c *conversation) open(tried chan struct{}, failed int) {
 		}
 		c.failed++
 		c.err, c.closed = err, errors.Is(err, leases.ErrClosed)
-		c.client.log.Info("no node serves leases", "try", c.failed, "error", err)
+		level := slog.LevelDebug
+		if c.failed == 1 {
+			level = slog.LevelInfo
+		}
+		c.client.log.Log(ctx, level, "no node that serves leases was found", "try", c.failed, "error", err)
 		return
 	}
 	c.session, c.failed, c.closed = s, 0, false
 	c.client.log.Info("the conversation has begun", "node", s.Info().Node)
 }
 
-// ask makes a request once. It fails with leases.ErrUnknownOutcome if there is
-// no answer within d; then, as after an answer that calls for it, the next
-// request goes over a new session.
+// ask makes a request once. It fails if no session is found within 2d, and with
+// leases.ErrUnknownOutcome if there is no answer within d; then, as after an
+// answer that calls for it, the next request goes over a new session.
 func (c *conversation) ask(ctx context.Context, d time.Duration, r request) error {
-	s, err := c.with(ctx)
+	search, cancel := context.WithTimeout(ctx, 2*d)
+	defer cancel()
+	s, err := c.with(search)
 	if err != nil {
 		return err
 	}
@@ -240,7 +247,9 @@ func (c *conversation) answered(s leases.Session, err error, inTime bool) {
 // unanswered gives s up: its node may hang.
 func (c *conversation) unanswered(s leases.Session, after time.Duration) {
 	c.mu.Lock()
-	c.late++
+	if c.session == s { // of many requests over it, one counts
+		c.late++
+	}
 	c.mu.Unlock()
 	c.give(s, fmt.Errorf("%w: no answer within %v", leases.ErrUnknownOutcome, after))
 }

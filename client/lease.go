@@ -32,6 +32,7 @@ type Lease struct {
 	mu        sync.Mutex
 	holder    holder
 	timer     *clock.Timer // at the deadline, once there is one
+	loose     bool         // of a lease that is held: some copy of its claim was not answered
 	releasing bool
 }
 
@@ -46,7 +47,7 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 
 // newLease returns the lease of an attempt that has not been sent yet. values
 // are those that its context has.
-func newLease(c *Client, values context.Context, claim leases.Claim) *Lease {
+func newLease(values context.Context, c *Client, claim leases.Claim) *Lease {
 	l := &Lease{
 		client:   c,
 		claim:    claim,
@@ -126,7 +127,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	case <-l.settled:
 		return l.outcome
 	case <-ctx.Done():
-		return fmt.Errorf("release of lease %q: %w: no answer yet, it is tried for %v longer: %w",
+		return fmt.Errorf("release of lease %q: %w: no answer yet; it is repeated until the lease lapses, within %v: %w",
 			l.Name(), leases.ErrUnknownOutcome, leases.Stretch(l.claim.TTL), context.Cause(ctx))
 	}
 }
@@ -195,22 +196,30 @@ func (l *Lease) withdraw(loose bool) (held, sent bool) {
 	return false, true
 }
 
-// sendRelease returns the request that gives the lease back. It is called with
-// mu held.
+// sendRelease returns the request that gives the lease back. A copy of its claim
+// that has not been answered may yet arrive and be granted anew, so then the
+// attempt is withdrawn too. It is called with mu held.
 func (l *Lease) sendRelease() request {
-	h := leases.Held{Name: l.Name(), Token: l.holder.token}
-	executed := false // an earlier copy may have been
+	h, loose := leases.Held{Name: l.Name(), Token: l.holder.token}, l.loose
+	maybe, done := false, false // an earlier copy may have been, was carried out
 	return func(ctx context.Context, s leases.Session) error {
-		err := s.Release(ctx, h)
-		var gone *leases.NotHeldError
-		switch {
-		case errors.Is(err, leases.ErrNotHeld) && executed,
-			errors.As(err, &gone) && gone.Why == leases.WhyReleased:
-			return nil
-		case err != nil && !harmless(err):
-			executed = true
+		if !done {
+			err := s.Release(ctx, h)
+			var gone *leases.NotHeldError
+			switch {
+			case err == nil,
+				errors.Is(err, leases.ErrNotHeld) && maybe,
+				errors.As(err, &gone) && gone.Why == leases.WhyReleased:
+				done = true
+			default:
+				maybe = maybe || !harmless(err)
+				return err
+			}
 		}
-		return err
+		if loose {
+			return s.Withdraw(ctx, l.Name(), l.claim.Attempt)
+		}
+		return nil
 	}
 }
 

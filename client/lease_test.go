@@ -122,3 +122,19 @@ func TestReleaseByMany(t *testing.T) {
 		}
 	})
 }
+
+// A copy of the claim that is still under way when the lease is released must
+// not be granted after that.
+func TestReleaseCatchesLateCopies(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		c.set(first(1, "acquire", fault{late: 10 * time.Second}))
+		l := acquire(t, a, "x", TTL(time.Minute))
+		release(t, l)
+		time.Sleep(15 * time.Second)
+		if c.holder("x") != 0 {
+			t.Error("a late copy of the claim was granted")
+		}
+	})
+}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/coordd/coordd/leases"
-	"github.com/coordd/coordd/internal/rules"
 )
 
 // Acquires whose answer is lost, or whose context ends at a random moment,
@@ -119,7 +118,7 @@ func chaos(t *testing.T, c *cluster, seed uint64) {
 	var clients, workers sync.WaitGroup
 	var held atomic.Int32
 	for range 4 {
-		a := c.client(WithRules(rules.Without(rules.Confirm)))
+		a := c.client()
 		workers.Go(func() {
 			for time.Now().Before(end) {
 				ctx, cancel := context.WithTimeout(t.Context(), random(12*time.Second))

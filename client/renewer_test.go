@@ -132,6 +132,31 @@ func TestHungLeader(t *testing.T) {
 }
 
 // A way slower than the patience of a short lease must not lose it.
+func TestHungLeaderOfManyIsNoSlowWay(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		var all []*Lease
+		for i := range 20 {
+			all = append(all, acquire(t, a, fmt.Sprint(i), TTL(5*time.Second)))
+			time.Sleep(500 * time.Millisecond)
+		}
+		hung := 1
+		c.set(func(k call) fault { return fault{lost: k.link <= hung} })
+		time.Sleep(5 * time.Second)
+		c.mu.Lock()
+		hung = c.opened
+		c.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		for _, l := range all {
+			if l.Err() != nil {
+				t.Errorf("lease %s: got %v, want nil", l.Name(), l.Err())
+			}
+			release(t, l)
+		}
+	})
+}
+
 func TestSlowWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		a := c.client()
@@ -169,6 +194,18 @@ func TestDeadlineNeedsNoNetwork(t *testing.T) {
 		if n := len(c.made("renew")) - before + len(c.made("release")); n != 0 {
 			t.Errorf("%d requests were made for a lease that had lapsed, want none", n)
 		}
+	})
+}
+
+func TestDeadlineSaysWhatWasWrong(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		l := acquire(t, a, "x", TTL(3*time.Second))
+		c.opening(func(context.Context, int) error { return leases.ErrNoQuorum })
+		c.breakAll(leases.ErrUnavailable)
+		<-l.Done()
+		mustBe(t, "Err", l.Err(), leases.ErrExpired, leases.ErrNoQuorum)
 	})
 }
 

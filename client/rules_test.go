@@ -81,11 +81,10 @@ func believedUnconfirmed(t *testing.T, c *cluster, r rules.Set) (two bool) {
 	l := acquire(t, a, "x")
 	time.AfterFunc(time.Second, func() { l.Release(context.Background()) })
 	m := acquire(t, b, "x", TTL(30*time.Second))
-	select {
-	case <-next(t, third, func(n *Lease) { two = both(m, n) }):
-	case <-time.After(8 * time.Second):
-	}
+	waits := next(t, third, func(n *Lease) { two = both(m, n) })
+	time.Sleep(8 * time.Second)
 	m.Release(context.Background())
+	<-waits
 	return two
 }
 

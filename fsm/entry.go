@@ -53,13 +53,13 @@ func DecodeEntry(b []byte) (Entry, error) {
 	}
 	var e Entry
 	term, n := binary.Uvarint(b)
-	if n <= 0 {
-		return Entry{}, errors.New("log entry: no term")
+	if n <= 0 || n != len(binary.AppendUvarint(nil, term)) {
+		return Entry{}, fmt.Errorf("log entry: %w: no term", leases.ErrCorrupt)
 	}
 	e.Term, b = term, b[n:]
 	for len(b) > 0 {
 		if len(e.Ops) == MaxOps {
-			return Entry{}, fmt.Errorf("log entry: more than %d ops", MaxOps)
+			return Entry{}, fmt.Errorf("log entry: %w: more than %d ops", leases.ErrCorrupt, MaxOps)
 		}
 		op, rest, err := leases.DecodeOp(b)
 		var unreadable *leases.UnreadableError

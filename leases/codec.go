@@ -14,7 +14,8 @@ import (
 // whatever else is read is refused. Numbers are the shortest unsigned varints,
 // strings and records carry their length before them.
 
-// FirstRelease is the first release that reads what this one writes.
+// FirstRelease is the first release that reads what this one writes. It
+// belongs to the versions, OpVersion and TableVersion, and changes with them.
 const FirstRelease = "0.1.0"
 
 var (

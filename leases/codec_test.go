@@ -23,7 +23,9 @@ func sampleOps() []Op {
 	long.Attributes = bytes.Repeat([]byte{0xff}, MaxAttributes)
 	return []Op{
 		birth(1), with(birth(math.MaxUint32), func(op *Op) { op.Founders = math.MaxUint32 }), bump(0), bump(tokens.MaxEpoch),
-		acquire("job", alice, try1), {Kind: KindAcquire, Name: "j", Session: alice, Attempt: try1, TTL: time.Millisecond}, long,
+		acquire("job", alice, try1),
+		{Kind: KindAcquire, Name: "j", Session: alice, Attempt: try1, TTL: time.Millisecond},
+		long,
 		withdraw("job", alice, try1), release("job", alice, 1), release("job", alice, tokens.Max), expire("job", 127), expire("job", 128),
 	}
 }

@@ -16,8 +16,10 @@ func TestErrors(t *testing.T) {
 		want string
 	}{
 		{&HeldError{Name: "job"}, ErrHeld, `lease "job" is held by somebody`},
-		{&HeldError{Name: "job", By: billing, Since: noon.In(time.FixedZone("far", 3600)), AtMost: 4*time.Second + 1, Waiters: 3}, ErrHeld,
-			`lease "job" is held by billing on host7 since 2026-03-01T12:00:00Z, for at most 4s more unless renewed; 3 waiting`},
+		{
+			&HeldError{Name: "job", By: billing, Since: noon.In(time.FixedZone("far", 3600)), AtMost: 4*time.Second + 1, Waiters: 3}, ErrHeld,
+			`lease "job" is held by billing on host7 since 2026-03-01T12:00:00Z, for at most 4s more unless renewed; 3 waiting`,
+		},
 		{&NotHeldError{Name: "job"}, ErrNotHeld, `lease "job" is not held`},
 		{&NotHeldError{Name: "job", Token: 7}, ErrNotHeld, `lease "job" is not held under token 7`},
 		{&NotHeldError{Name: "job", Token: 7, Why: WhyReleased}, ErrNotHeld, `lease "job" is not held under token 7: it was released`},

@@ -61,7 +61,11 @@ func TestIDFromBytesRefuses(t *testing.T) {
 
 func TestClip(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
-		{"", ""}, {"abcd", "abcd"}, {"abcde", "abcd… (5 bytes)"}, {"abcé", "abc… (5 bytes)"}, {"日本語", "日… (9 bytes)"},
+		{"", ""},
+		{"abcd", "abcd"},
+		{"abcde", "abcd… (5 bytes)"},
+		{"abcé", "abc… (5 bytes)"},
+		{"日本語", "日… (9 bytes)"},
 		{"\x80\x80\x80\x80\x80", "… (5 bytes)"},
 	} {
 		got := clip(c.in, 4)

@@ -57,21 +57,22 @@ type Op struct {
 	Kind Kind
 	// Epoch is the one under which the op was proposed: it applies only in that
 	// epoch. For Birth and Bump it is the epoch to begin.
-	Epoch    uint32
-	Name     string       // all but Birth and Bump
-	Session  ID           // Acquire, Withdraw, Release: who asks
-	Attempt  ID           // Acquire, Withdraw
-	Token    tokens.Token // Release, Expire: the lease that is meant
-	TTL      time.Duration
-	Owner    Owner
-	Cluster  ID     // Birth
-	Founders uint32 // Birth: how many members the founder was given, itself included
+	Epoch   uint32
+	Name    string       // all but Birth and Bump
+	Session ID           // Acquire, Withdraw, Release: who asks
+	Attempt ID           // Acquire, Withdraw
+	Token   tokens.Token // Release, Expire: the lease that is meant
 
-	// Attributes, TTL and Owner are kept with the lease that Acquire grants.
+	// Acquire: what is kept with the lease. TTL is in whole milliseconds.
+	// AcquiredAt is the proposer's time of day, for people; it decides nothing,
+	// and is kept in UTC and whole milliseconds from 1970 to 9999; zero is none.
+	TTL        time.Duration
+	Owner      Owner
 	Attributes []byte
-	// AcquiredAt is the proposer's time of day, for people; it decides nothing.
-	// It is kept in UTC and whole milliseconds from 1970 to 9999; zero is none.
 	AcquiredAt time.Time
+
+	Cluster  ID     // Birth: random, the same in all of the cluster's logs
+	Founders uint32 // Birth: how many members the founder was given, itself included
 }
 
 // maxOpTTL is what the encoding can carry; MaxTTL is what a client may ask for.
@@ -103,8 +104,8 @@ func (op Op) Validate() error {
 	}
 }
 
-// first returns the first error there is, as an error: an
-// interface that holds a nil *InvalidError would not be nil.
+// first returns the first error there is, or nil: as an interface, which would
+// not be nil if it held a nil *InvalidError.
 func first(errs ...*InvalidError) error {
 	for _, err := range errs {
 		if err != nil {

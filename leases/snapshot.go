@@ -210,6 +210,9 @@ func (in *tableReader) begin(t *Table) {
 		if err == nil {
 			err = Readable("lease table", version, TableVersion, since)
 		}
+		if err == nil && since != FirstRelease {
+			err = fmt.Errorf("%w: version %d came with release %s, not with %s", ErrCorrupt, version, FirstRelease, since)
+		}
 		d.b, d.err = rest, err
 	})
 	in.take(len(t.cluster)+4*binary.MaxVarintLen64, func(d *decoder) {

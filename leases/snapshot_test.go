@@ -200,6 +200,7 @@ func TestReadTableRefusesWhatNoTableIs(t *testing.T) {
 		want string
 	}{
 		{"another magic", sealed(AppendHeader(nil, 'L', 1, FirstRelease)), "header: corrupt: it begins with 0x4c, not with 0x54"},
+		{"another release", sealed(AppendHeader(nil, tableMagic, TableVersion, "0.1.1")), "version 1 came with release 0.1.0, not with 0.1.1"},
 		{"an epoch without a cluster", sealed(append(append(header, nobody...), 0, 1, 0, 0, 0, 0)), "it has no cluster, but an epoch, founders, a counter or a revision"},
 		{"a cluster without an epoch", plain(0, 0, 1, nil, nil), "it has a cluster, but no epoch, founders or revision"},
 		{"a cluster without a revision", plain(1, 0, 0, nil, nil), "it has a cluster, but no epoch, founders or revision"},

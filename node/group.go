@@ -54,7 +54,11 @@ func (n *Node) startGroup() error {
 	g.streams = &streams{Listener: n.server.Raft(), node: n, id: self.ServerID()}
 	g.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: g.streams, MaxPool: 3,
-		Timeout: max(4*n.cfg.ElectionTimeout, 2*time.Second), Logger: raftlog.New(n.log), MsgpackUseNewTimeFormat: true,
+		// No pipelining: where the decoder of its answers has met a newer term, the
+		// sender can be blocked for good, and Shutdown waits for it (hashicorp/raft
+		// issue 612). With group commit there is nothing to gain by it.
+		MaxRPCsInFlight: 1,
+		Timeout:         max(4*n.cfg.ElectionTimeout, 2*time.Second), Logger: raftlog.New(n.log), MsgpackUseNewTimeFormat: true,
 	})
 	err = kept.guard.Run(func() (err error) {
 		if self.Founding {

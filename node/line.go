@@ -7,6 +7,7 @@ import (
 
 	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/fsm"
+	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
 )
 
@@ -348,6 +349,6 @@ func (t *tenure) grant(c *claim, r leases.Result) leases.Grant {
 		t.watch(r.Lease, t.clock.Now().Add(leases.Stretch(life)), c.waited)
 	}
 	w := t.leases[c.Name]
-	waited := c.waited || w != nil && w.waited
+	waited := c.waited || w != nil && w.waited && t.rules.On(rules.WaitedRepeats)
 	return leases.Grant{Token: r.Lease.Token, AcquiredAt: r.Lease.AcquiredAt, Waited: waited}
 }

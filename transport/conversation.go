@@ -181,7 +181,11 @@ func (c *conversation) run() error {
 	c.session.Close()
 	c.end(err)
 	c.awaitCalls(partingTime)
-	c.out.close(&coorddv1.SessionResponse{Status: ToStatus(err)})
+	last := &coorddv1.SessionResponse{}
+	if err != errHungUp {
+		last.Status = ToStatus(err)
+	}
+	c.out.close(last)
 	select {
 	case <-written:
 	case <-c.stream.Context().Done():

@@ -35,12 +35,11 @@ type Conn struct {
 	cfg    DialConfig
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
-	run    sync.WaitGroup // the sessions' goroutines
+	run    sync.WaitGroup // what Close waits for: searches, and the sessions' goroutines
 
 	mu     sync.Mutex // guards what follows
-	closed bool
 	pinned leases.ID // zero: no cluster yet
-	links  map[string]*link
+	links  map[string]*link // in use, by address; those that broke are not here
 	start  int    // the index in Addrs that a search starts with
 	first  string // an address that comes before it; empty: none
 	avoid  string // where the last conversation broke; empty: none did
@@ -72,22 +71,26 @@ func Dial(cfg DialConfig) (*Conn, error) {
 	return &Conn{cfg: cfg, ctx: ctx, cancel: cancel, links: make(map[string]*link)}, nil
 }
 
-// Close ends all conversations and waits for their goroutines. It is idempotent.
+// Close ends all conversations and calls, and waits for their goroutines; so it
+// must not be called by an event's function. It is idempotent.
 func (c *Conn) Close() error {
 	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
 	c.cancel(errConnClosed)
-	c.run.Wait()
-
-	c.mu.Lock()
-	links := c.links
-	c.links = nil
 	c.mu.Unlock()
-	for _, l := range links {
-		l.cc.Close()
-	}
+	c.run.Wait()
 	return nil
+}
+
+// enter counts in somebody whom Close waits for until c.run.Done, and reports
+// whether c is open.
+func (c *Conn) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return false
+	}
+	c.run.Add(1)
+	return true
 }
 
 // Open begins a conversation with the serving node. It asks each address at
@@ -197,6 +200,13 @@ func (c *Conn) pin() []byte {
 
 // search calls visit for one address after another until it returns nil.
 func (c *Conn) search(ctx context.Context, visit func(context.Context, *link, *search) error) error {
+	if !c.enter() {
+		return errConnClosed
+	}
+	defer c.run.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.ctx, func() { cancel(errConnClosed) })()
 	s := c.newSearch()
 	for ctx.Err() == nil {
 		addr, limit, ok := s.next()
@@ -205,11 +215,12 @@ func (c *Conn) search(ctx context.Context, visit func(context.Context, *link, *s
 		}
 		l, err := c.borrow(addr)
 		if err != nil {
-			return err
+			s.failed(addr, err)
+			continue
 		}
-		try, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
+		try, done := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 		err = visit(try, l, s)
-		cancel()
+		done()
 		c.giveBack(l, errors.Is(err, leases.ErrUnavailable))
 		if err == nil {
 			c.found(addr)
@@ -250,14 +261,11 @@ func (c *Conn) lost() {
 func (c *Conn) borrow(addr string) (*link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return nil, errConnClosed
-	}
 	l := c.links[addr]
 	if l == nil {
 		var err error
 		if l, err = newLink(addr, c.cfg.TLS, c.cfg.Network); err != nil {
-			return nil, err
+			return nil, &leases.UnavailableError{Reason: err.Error()}
 		}
 		c.links[addr] = l
 	}
@@ -265,15 +273,16 @@ func (c *Conn) borrow(addr string) (*link, error) {
 	return l, nil
 }
 
-// giveBack ends a use of l. A broken link is used no more: whoever comes next
-// connects anew, without gRPC's backoff, and resolves the name again.
+// giveBack ends a use of l. A link without users is closed, and a broken one
+// gets no new ones: whoever comes next connects anew, without gRPC's backoff,
+// and resolves the name again.
 func (c *Conn) giveBack(l *link, broken bool) {
 	c.mu.Lock()
-	if broken && c.links[l.addr] == l {
+	l.users--
+	unused := l.users == 0
+	if (unused || broken) && c.links[l.addr] == l {
 		delete(c.links, l.addr)
 	}
-	l.users--
-	unused := l.users == 0 && c.links[l.addr] != l
 	c.mu.Unlock()
 	if unused {
 		l.cc.Close()
@@ -284,13 +293,14 @@ func (c *Conn) giveBack(l *link, broken bool) {
 func (c *Conn) launch(s *session) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.ctx.Err() != nil {
 		return false
 	}
 	c.avoid = ""
 	s.link.users++
 	c.run.Go(s.send)
 	c.run.Go(s.receive)
+	c.cfg.Log.Debug("conversation began", "node", s.info.Node, "addr", s.link.addr)
 	return true
 }
 
@@ -303,5 +313,6 @@ func (c *Conn) ended(s *session, err error) {
 		c.first = other.Leader
 	}
 	c.mu.Unlock()
+	c.cfg.Log.Debug("conversation ended", "node", s.info.Node, "addr", s.link.addr, "err", err)
 	c.giveBack(s.link, true)
 }

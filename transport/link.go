@@ -2,8 +2,8 @@ package transport
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -22,11 +22,10 @@ import (
 )
 
 // connectTimeout bounds one attempt to connect, backoffLimit the pause between
-// two; idleTimeout is when an unused connection is closed.
+// two.
 const (
 	connectTimeout = 5 * time.Second
 	backoffLimit   = 3 * time.Second
-	idleTimeout    = time.Minute
 )
 
 // NewClientConn returns a gRPC connection to the node at addr over n. It does
@@ -70,7 +69,7 @@ func newLink(addr string, t *TLS, n Network) (*link, error) {
 			MinConnectTimeout: connectTimeout,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: pingTimeout, PermitWithoutStream: true}),
-		grpc.WithIdleTimeout(idleTimeout),
+		grpc.WithIdleTimeout(0), // never: connecting again would cost the next call
 		grpc.WithDisableServiceConfig(),
 		grpc.WithMaxHeaderListSize(maxHeaders),
 		grpc.WithStaticStreamWindowSize(streamWindow),
@@ -126,11 +125,13 @@ func gaveUp(cause error) string {
 	return cause.Error()
 }
 
-// plain leaves out of a dialing error the address, which is said anyway.
+// plain leaves the addresses out of a network's error: the one is said anyway.
 func plain(err error) string {
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
-		return op.Err.Error()
+	if op, ok := err.(*net.OpError); ok {
+		err = op.Err
+	}
+	if err == io.EOF {
+		return "the server closed the connection"
 	}
 	return err.Error()
 }

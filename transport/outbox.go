@@ -10,7 +10,7 @@ import (
 )
 
 // maxEvents bounds the events that a client has not read; more are dropped.
-const maxEvents = 65536
+const maxEvents = 16384
 
 // outbox is what a conversation has to tell its client, gathered into as few
 // messages as the client reads. Its parts are bounded: replies by the slots

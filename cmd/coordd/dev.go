@@ -74,6 +74,9 @@ func devAddresses(first string) ([]string, error) {
 	if err != nil {
 		return nil, usagef("invalid --listen %q: %w", first, err)
 	}
+	if ip := net.ParseIP(host); host != "localhost" && !ip.IsLoopback() {
+		return nil, usagef("invalid --listen %q: want a loopback address: this cluster is for this machine alone, see coordd serve", first)
+	}
 	port, err := strconv.Atoi(portText)
 	const most = 1<<16 - 1 - devNodes*devPortStep
 	if err != nil || port < 1 || port > most {
@@ -159,7 +162,7 @@ func watch(ctx context.Context, nodes []*node.Node) error {
 // closeAll closes one node after the other, so that each that leads finds
 // another to hand leadership to.
 func closeAll(nodes []*node.Node) error {
-	ctx, cancel := context.WithTimeout(context.Background(), devStopTimeout)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), devStopTimeout, fmt.Errorf("not done after %v", devStopTimeout))
 	defer cancel()
 	var errs []error
 	for _, n := range nodes {

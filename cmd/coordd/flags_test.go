@@ -112,7 +112,7 @@ func TestDevAddresses(t *testing.T) {
 	if want := "127.0.0.1:7420,127.0.0.1:7430,127.0.0.1:7440"; err != nil || strings.Join(got, ",") != want {
 		t.Errorf("got %v and %v, want %s", got, err, want)
 	}
-	for _, bad := range []string{"127.0.0.1:0", "127.0.0.1:65530"} {
+	for _, bad := range []string{"127.0.0.1:0", "127.0.0.1:65530", "0.0.0.0:7420", ":7420", "example.com:7420"} {
 		if got, err := devAddresses(bad); exitCode(err) != exitUsage {
 			t.Errorf("%s: got %v and %v, want a usage error", bad, got, err)
 		}

@@ -5,8 +5,11 @@ package main
 import (
 	"context"
 	"os"
+
+	"github.com/coordd/coordd/cmd/coordd/internal/warden"
 )
 
 func main() {
+	warden.Hook()
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

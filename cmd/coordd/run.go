@@ -61,10 +61,10 @@ Signals to this process reach the command's process group.`,
 			if help, _ := cmd.Flags().GetBool("help"); help {
 				return cmd.Help()
 			}
-			if err == nil {
-				err = o.validate(cmd.Flags().Changed("grace"), name)
-			}
 			if err != nil {
+				return usagef("%w (see 'coordd run --help')", flagError(cmd, err))
+			}
+			if err := o.validate(name, cmd.Flags().Changed("grace")); err != nil {
 				return err
 			}
 			j := &job{runOptions: o, name: name, argv: argv, stderr: cmd.ErrOrStderr()}
@@ -100,25 +100,25 @@ func (o *runOptions) register(fs *pflag.FlagSet) {
 // returns the command. args are what is left after the flags before the name.
 func splitArgs(fs *pflag.FlagSet, args []string) (name string, argv []string, err error) {
 	if len(args) == 0 {
-		return "", nil, usagef("run needs the NAME of a lease and a COMMAND (see 'coordd run --help')")
+		return "", nil, errors.New("run needs the NAME of a lease and a COMMAND")
 	}
 	name, argv = args[0], args[1:]
 	if fs.ArgsLenAtDash() != 0 { // no -- has ended the flags yet
 		if err := fs.Parse(argv); err != nil {
-			return "", nil, usagef("%w (see 'coordd run --help')", err)
+			return "", nil, err
 		}
 		argv = fs.Args()
 	} else if len(argv) > 0 && argv[0] == "--" {
 		argv = argv[1:]
 	}
 	if len(argv) == 0 {
-		return name, nil, usagef("run %s needs a COMMAND (see 'coordd run --help')", name)
+		return name, nil, fmt.Errorf("run %s needs a COMMAND", name)
 	}
 	return name, argv, nil
 }
 
 // validate checks the values, and derives the limits from them.
-func (o *runOptions) validate(graceGiven bool, name string) error {
+func (o *runOptions) validate(name string, graceGiven bool) error {
 	if err := leases.ValidateName(name); err != nil {
 		return err
 	}
@@ -254,8 +254,7 @@ func (j *job) acquire(ctx context.Context, c *client.Client) (*client.Lease, err
 }
 
 func (j *job) ask(ctx context.Context, c *client.Client) (*client.Lease, error) {
-	timeout := fmt.Errorf("gave up after %v (--timeout) with %v", j.conn.timeout, &j.conn.addrs)
-	search, cancel := context.WithTimeoutCause(ctx, j.conn.timeout, timeout)
+	search, cancel := giveUp(ctx, j.conn.timeout, "--timeout")
 	defer cancel()
 	info, err := c.Info(search)
 	if err != nil {
@@ -268,8 +267,7 @@ func (j *job) ask(ctx context.Context, c *client.Client) (*client.Lease, error) 
 		return c.TryAcquire(search, j.name, client.TTL(j.ttl))
 	}
 	if j.wait != waitFlag(leases.Forever) {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(j.wait), fmt.Errorf("waited %v (--wait)", &j.wait))
+		ctx, cancel = giveUp(ctx, time.Duration(j.wait), "--wait")
 		defer cancel()
 	}
 	told := false
@@ -279,6 +277,12 @@ func (j *job) ask(ctx context.Context, c *client.Client) (*client.Lease, error) 
 		}
 		told = true
 	}))
+}
+
+// giveUp bounds ctx by the value of a flag. Unless somebody holds the lease,
+// no node that serves was found then.
+func giveUp(ctx context.Context, after time.Duration, flag string) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, after, &exit{exitUnavailable, fmt.Errorf("gave up after %v (%s)", after, flag)})
 }
 
 // work runs the command and returns when none of its processes is left.
@@ -296,7 +300,6 @@ func (j *job) work(path string, lease *client.Lease) (warden.Result, error) {
 	}
 	tty := openTerminal()
 	tty.give(tree.Group())
-	defer tty.close(tree.Group())
 	for over := lease.Done(); ; {
 		select {
 		case <-lease.Renewed():
@@ -314,7 +317,9 @@ func (j *job) work(path string, lease *client.Lease) (warden.Result, error) {
 		case sig := <-tree.Stopped():
 			tty.stopped(tree, sig)
 		case <-tree.Done():
-			return tree.Wait(), nil
+			result := tree.Wait()
+			tty.close(tree.Group(), result)
+			return result, nil
 		}
 	}
 }

@@ -113,12 +113,13 @@ func serve(ctx context.Context, config node.Config) error {
 	}
 	select {
 	case <-n.Done():
-		err = n.Err()
 	case <-ctx.Done():
-		config.Log.Info("stopping; a second signal ends this process at once", "signal", context.Cause(ctx))
 	}
 	stop() // from here on a signal does what it does by default
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	if err = n.Err(); err == nil {
+		config.Log.Info("stopping; a second signal ends this process at once", "why", context.Cause(ctx))
+	}
+	closing, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), stopTimeout, fmt.Errorf("not done after %v", stopTimeout))
 	defer cancel()
 	if closed := n.Close(closing); err == nil && closed != nil {
 		err = fmt.Errorf("not stopped in order: %w", closed)

@@ -85,6 +85,40 @@ func TestServe(t *testing.T) {
 	})
 }
 
+// With nobody left to hand leadership to, a leader still ends in time; and at
+// once at the second signal.
+func TestServeEndsAlone(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		twice bool
+	}{{"in time", false}, {"at the second signal", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newServing(t)
+			for i := range s.members {
+				s.start(i)
+			}
+			leader := slices.Index(s.addrs, s.ready(20*time.Second).LeaderAddress)
+			for i, m := range s.members {
+				if i != leader {
+					m.signal(syscall.SIGSTOP)
+				}
+			}
+			m := s.members[leader]
+			m.signal(syscall.SIGTERM)
+			if !c.twice {
+				m.wait(10 * time.Second)
+				return
+			}
+			m.says("a second signal ends this process at once", time.Second)
+			m.signal(syscall.SIGTERM)
+			m.wait(time.Second)
+			if status := m.cmd.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() {
+				t.Errorf("got %v, want it ended by the signal", m.cmd.ProcessState)
+			}
+		})
+	}
+}
+
 func serverIDs(view clusterView) []string {
 	var ids []string
 	for _, m := range view.Members {

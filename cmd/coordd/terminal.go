@@ -48,35 +48,44 @@ func (t *terminal) give(group int) bool {
 	return t.foreground() == group
 }
 
-// take puts this process back in the command's place in the foreground.
-func (t *terminal) take(group int) {
+// take puts this process's group back in the command's place in the
+// foreground, and tells whether that was there.
+func (t *terminal) take(group int) bool {
 	if t == nil || t.foreground() != group {
+		return false
+	}
+	// Whoever is not in the foreground is stopped by TTOU for changing that. It
+	// is ignored from here on: the warden and the command run already.
+	signal.Ignore(unix.SIGTTOU)
+	return unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, t.own) == nil
+}
+
+// stopped follows a command that sig has stopped.
+func (t *terminal) stopped(tree *warden.Tree, sig syscall.Signal) {
+	if (sig == unix.SIGTTIN || sig == unix.SIGTTOU) && t.give(tree.Group()) {
+		tree.Signal(unix.SIGCONT) // it asked for the terminal before it had it
+	} else if t.take(tree.Group()) {
+		// Had the command not been in the foreground, Ctrl-Z would have stopped
+		// this group: its shell waits for that.
+		unix.Kill(0, unix.SIGSTOP)
+	}
+}
+
+// close takes the terminal back from a command that has ended, killed by a
+// signal or not.
+func (t *terminal) close(group int, r warden.Result) {
+	if t == nil {
 		return
 	}
-	// Who is not in the foreground is stopped by TTOU for changing that. It is
-	// ignored from here on: the warden and the command run already.
-	signal.Ignore(unix.SIGTTOU)
-	unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, t.own)
-}
-
-// stopped follows a command that sig has stopped: the shell that waits for
-// this process can only see whether this process is.
-func (t *terminal) stopped(tree *warden.Tree, sig syscall.Signal) {
-	switch {
-	case t == nil:
-	case (sig == unix.SIGTTIN || sig == unix.SIGTTOU) && t.give(tree.Group()):
-		tree.Signal(unix.SIGCONT) // it asked for the terminal before it had it
-	default:
-		t.take(tree.Group())
-		stopSelf()
+	if t.take(group) && r.Status.Signaled() {
+		switch sig := r.Status.Signal(); sig {
+		case unix.SIGINT, unix.SIGQUIT:
+			// Ctrl-C would have reached this group too: it ends a script of which
+			// this process is one line.
+			unix.Kill(0, sig)
+		}
 	}
-}
-
-func (t *terminal) close(group int) {
-	t.take(group)
-	if t != nil {
-		t.file.Close()
-	}
+	t.file.Close()
 }
 
 // stopSelf stops this process until somebody continues it.

@@ -28,6 +28,7 @@ import (
 // Config says what a Cluster is like. Its zero value is three nodes.
 type Config struct {
 	Nodes           int           // default 3
+	Spare           int           // further ones, which are not started
 	Seed            uint64        // fixes Rand and the delays of the network
 	ElectionTimeout time.Duration // default 1 s
 	Rules           rules.Set     // of nodes and clients
@@ -72,19 +73,25 @@ type member struct {
 func New(t testing.TB, cfg Config) *Cluster {
 	t.Helper()
 	c := newCluster(t, cfg)
-	for i := range c.members {
+	for i := range c.cfg.Nodes {
 		c.Start(i)
 	}
 	c.Leader()
+	c.AllVote()
+	return c
+}
+
+// AllVote waits until every node that is up is a voter.
+func (c *Cluster) AllVote() {
+	c.t.Helper()
 	c.eventually("all nodes vote", func() bool {
 		for _, m := range c.members {
-			if !votes(m.node) {
+			if m.node != nil && !votes(m.node) {
 				return false
 			}
 		}
 		return true
 	})
-	return c
 }
 
 func newCluster(t testing.TB, cfg Config) *Cluster {
@@ -103,7 +110,7 @@ func newCluster(t testing.TB, cfg Config) *Cluster {
 	}
 	c.Net.DelayAll(cfg.Delay, cfg.Jitter)
 	c.History = history.NewRecorder(c.True)
-	for i := range cfg.Nodes {
+	for i := range cfg.Nodes + cfg.Spare {
 		c.members = append(c.members, &member{host: fmt.Sprintf("n%d", i+1), disk: newDisk(), clock: newClock(c.True)})
 	}
 	t.Cleanup(c.close)
@@ -127,9 +134,9 @@ func (c *Cluster) Size() int { return len(c.members) }
 // Host is the name of node i and of its host.
 func (c *Cluster) Host(i int) string { return c.members[i].host }
 
-// Addrs are the addresses of all nodes.
+// Addrs are the addresses of all nodes but the spare ones.
 func (c *Cluster) Addrs() (addrs []string) {
-	for i := range c.members {
+	for i := range c.cfg.Nodes {
 		addrs = append(addrs, c.Addr(i))
 	}
 	return addrs

@@ -178,19 +178,12 @@ func TestCrashes(t *testing.T) {
 					c.Crash(i)
 				}
 				if c.Rand.IntN(4) == 0 {
-					c.Wipe(i)
+					c.Wipe(i) // its next life is another server
 				}
 				time.Sleep(c.some(0, 3*time.Second))
 				c.Restart(i)
 				// With one of three gone for good, the next must wait for its successor.
-				c.eventually("all nodes vote", func() bool {
-					for j := range c.Size() {
-						if !votes(c.Node(j)) {
-							return false
-						}
-					}
-					return true
-				})
+				c.AllVote()
 				time.Sleep(c.some(0, 2*time.Second))
 			}
 		}),
@@ -218,8 +211,10 @@ var leaderChange = scenario{
 	least: someEvents,
 }
 
-func TestLeaderChange(t *testing.T)                      { explore(t, leaderChange) }
-func TestLeaderChangeNeedsNewTermDeadlines(t *testing.T) { needs(t, leaderChange, rules.NewTermDeadlines) }
+func TestLeaderChange(t *testing.T) { explore(t, leaderChange) }
+func TestLeaderChangeNeedsNewTermDeadlines(t *testing.T) {
+	needs(t, leaderChange, rules.NewTermDeadlines)
+}
 
 // Machines' clocks differ by as much as they may.
 func TestSkewedClocks(t *testing.T) {

@@ -92,7 +92,11 @@ func sayHello(conn net.Conn, plaintext bool, h Hello) error {
 	if _, err := conn.Write(appendFrame(b, body)); err != nil {
 		return err
 	}
-	return readAnswer(conn)
+	err = readAnswer(conn)
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("the server closed the connection without an answer to the hello: %w", err)
+	}
+	return err
 }
 
 // dialed is a connection whose first answer is looked at for a refusal.
@@ -113,7 +117,7 @@ func (c *dialed) Read(p []byte) (int, error) {
 	// that its length begins like a TLS alert.
 	case n > 0 && c.plaintext && p[0] == tlsAlert[0]:
 		return 0, ErrTLSRequired
-	case n == 0 && !c.plaintext:
+	case n == 0 && !c.plaintext && !errors.Is(err, io.EOF):
 		return 0, explain(err)
 	}
 	return n, err

@@ -72,11 +72,11 @@ func decodeHello(b []byte) (Hello, error) {
 	b = b[copy(h.Cluster[:], b):]
 	b = b[copy(h.Group[:], b):]
 	for _, id := range []*string{&h.To, &h.From} {
-		if len(b) == 0 || len(b) < 1+int(b[0]) {
+		if len(b) == 0 || len(b)-1 < int(b[0]) {
 			return Hello{}, short
 		}
-		*id = string(b[1 : 1+b[0]])
-		b = b[1+len(*id):]
+		end := 1 + int(b[0])
+		*id, b = string(b[1:end]), b[end:]
 	}
 	if len(b) > 0 {
 		return Hello{}, fmt.Errorf("hello: %d bytes too many", len(b))

@@ -13,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -210,6 +211,13 @@ func (m *Mux) open(conn net.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
 	conn.SetDeadline(time.Now().Add(openTimeout))
+	defer func() {
+		if p := recover(); p != nil {
+			m.cfg.Log.Error("opening a connection panicked", "remote", conn.RemoteAddr(), "panic", p, "stack", string(debug.Stack()))
+			m.drop(conn)
+			conn.Close()
+		}
+	}()
 	if m.cfg.TLS != nil {
 		m.openTLS(ctx, conn)
 	} else {

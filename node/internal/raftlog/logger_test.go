@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
@@ -116,40 +114,6 @@ func TestWithDoesNotChangeItsParent(t *testing.T) {
 	}
 }
 
-func TestComplaintsAreSparse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l, written := recorder(slog.LevelInfo)
-		complain := func(peer string) {
-			l.Error("failed to heartbeat to", "peer", peer)
-			l.With("x", 1).Warn("other", "peer", peer)
-		}
-		for range 3 {
-			complain("b")
-		}
-		complain("c")
-		l.Info("fine")
-		l.Info("fine")
-		want := `level=ERROR msg="failed to heartbeat to" component=raft peer=b
-level=WARN msg=other component=raft x=1 peer=b
-level=ERROR msg="failed to heartbeat to" component=raft peer=c
-level=WARN msg=other component=raft x=1 peer=c
-level=INFO msg=fine component=raft
-level=INFO msg=fine component=raft
-`
-		if got := written(); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
-		time.Sleep(interval)
-		complain("b")
-		want = `level=ERROR msg="failed to heartbeat to" component=raft peer=b "left out"=2
-level=WARN msg=other component=raft x=1 peer=b "left out"=2
-`
-		if got := written(); got != want {
-			t.Errorf("an interval later: got %s, want %s", got, want)
-		}
-	})
-}
-
 func TestComplaintsAreBounded(t *testing.T) {
 	l, _ := recorder(slog.LevelInfo)
 	var wg sync.WaitGroup
@@ -163,13 +127,5 @@ func TestComplaintsAreBounded(t *testing.T) {
 	wg.Wait()
 	if n := len(l.(*logger).last); n > maxComplaints {
 		t.Errorf("%d complaints are remembered, want at most %d", n, maxComplaints)
-	}
-}
-
-func BenchmarkDisabled(b *testing.B) {
-	l, _ := recorder(slog.LevelWarn)
-	b.ReportAllocs()
-	for b.Loop() {
-		l.Debug("m", "k", "v")
 	}
 }

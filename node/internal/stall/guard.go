@@ -42,7 +42,7 @@ type Guard struct {
 	turn   chan struct{}
 	start  sync.Once         // of the goroutine that writes
 	writes chan func() error // to it; closed by the last one to have the turn
-	done   chan error        // what it says
+	done   chan error        // what it says; holds the answer to a write that came too late
 
 	ended chan struct{} // closed once what follows is set
 	fatal write
@@ -77,18 +77,18 @@ func (g *Guard) Err() error {
 }
 
 // Close ends the guard after Raft has shut down. It does not close the stores.
-// It returns the error of the fatal write if there was one: the write may still
-// hang, and the stores must not be closed then, since that would hang too.
+// Its error is that of a write that hangs still: the stores must not be closed
+// then, since that would hang too.
 func (g *Guard) Close() error {
 	select {
 	case <-g.ended:
 	case g.turn <- struct{}{}:
 		g.end(write{}, ErrClosed)
 	}
-	if errors.Is(g.err, ErrClosed) {
-		return nil
+	if landed := len(g.done) > 0; errors.Is(g.err, ErrStalled) && !landed {
+		return g.err
 	}
-	return g.err
+	return nil
 }
 
 func (g *Guard) do(w write, store func() error) error {

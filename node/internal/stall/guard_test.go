@@ -154,14 +154,17 @@ func TestStall(t *testing.T) {
 				if held := b.gate.Held(); held != 1 {
 					t.Errorf("%d writes hang, want 1: none may be begun after a stall", held)
 				}
+				if err := b.guard.Close(); !errors.Is(err, ErrStalled) {
+					t.Errorf("Close while the write hangs: got %v, want %v", err, ErrStalled)
+				}
 				b.gate.Open()
 				synctest.Wait()
 				checkEnded(t, b, ErrStalled, op.says)
 				if ends := b.ends.Load(); ends != 1 {
 					t.Errorf("the node was told %d times, want once", ends)
 				}
-				if err := b.guard.Close(); !errors.Is(err, ErrStalled) {
-					t.Errorf("Close: got %v, want %v", err, ErrStalled)
+				if err := b.guard.Close(); err != nil {
+					t.Errorf("Close after the write has landed: %v", err)
 				}
 			})
 		})
@@ -281,6 +284,9 @@ func TestFailedWriteIsFatal(t *testing.T) {
 				checkEnded(t, b, ErrFailed, op.says, errFull.Error())
 				if err := b.guard.Err(); !errors.Is(err, errFull) || errors.Is(err, ErrStalled) {
 					t.Errorf("got %v, want %v and not %v", err, errFull, ErrStalled)
+				}
+				if err := b.guard.Close(); err != nil {
+					t.Errorf("Close where nothing hangs: %v", err)
 				}
 			})
 		})

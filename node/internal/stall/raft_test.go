@@ -98,10 +98,11 @@ func stop(t *testing.T, members ...*member) {
 		if err := m.raft.Shutdown().Error(); err != nil {
 			t.Errorf("%s: Shutdown: %v", m.id, err)
 		}
-		if err := m.guard.Close(); (err != nil) != m.ended.Load() {
-			t.Errorf("%s: Close: %v, guard ended: %v", m.id, err, m.ended.Load())
-		}
 		m.gate.Open()
+		synctest.Wait()
+		if err := m.guard.Close(); err != nil {
+			t.Errorf("%s: Close: %v", m.id, err)
+		}
 	}
 }
 

@@ -32,6 +32,11 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "wrap" {
 		os.Exit(playWrapper(os.Args[2:]))
 	}
+	dir, err := buildVictim()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	// What gets away from a warden falls to this process, and not to the
 	// machine: it is swept at the end, whatever the tests did about it.
 	if err := adopt(); err != nil {
@@ -44,6 +49,7 @@ func TestMain(m *testing.M) {
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		new(tree).kill()
+		os.RemoveAll(dir)
 		os.Exit(code)
 	}))
 }
@@ -290,19 +296,21 @@ func (x *wrapped) deadline() clock.Instant {
 	return clock.Instant(at)
 }
 
-// victims do what they can to outlive the command. Comets are processes that
-// fork and end, for so short a life that none can be aimed at; they stop after
-// some thousands, so that one that did get away does no harm.
-var victims = map[string]string{
-	"plain":        `echo ready; exec sleep 1000`,
-	"child":        `sleep 1000 & echo ready; sleep 1000`,
-	"ignores":      `trap "" TERM INT HUP; sleep 1000 & echo ready; wait`,
-	"setsid":       `setsid sleep 1000 & setsid setsid sleep 1000 & echo ready; sleep 1000`,
-	"daemon":       `perl -MPOSIX -e 'fork and exit; POSIX::setsid(); fork and exit; close STDOUT; sleep 1000'; echo ready; sleep 1000`,
-	"stopped":      `sleep 1000 & kill -STOP $!; setsid sh -c 'kill -STOP $$' & echo ready; kill -STOP $$`,
-	"many":         `for i in $(seq 50); do setsid sleep 1000 & done; echo ready; sleep 1000`,
-	"comet":        `perl -e 'for (1..8000) { fork and exit }' & echo ready; sleep 1000`,
-	"setsid comet": `perl -MPOSIX -e 'for (1..8000) { fork and exit; POSIX::setsid() }' & echo ready; sleep 1000`,
+// victims are modes of testdata/victim.c.
+var victims = []string{"plain", "child", "deaf", "sessions", "daemon", "stopped", "many", "comet", "session comet"}
+
+// victimPath is the built program, a fixed name in a folder of its own.
+var victimPath string
+
+func buildVictim() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "warden-test-"); err != nil {
+		return "", err
+	}
+	victimPath = filepath.Join(dir, "victim")
+	if out, err := exec.Command("gcc", "-O1", "-o", victimPath, "testdata/victim.c").CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("build the victim: %w\n%s", err, out)
+	}
+	return dir, nil
 }
 
 func TestNothingIsLeft(t *testing.T) {
@@ -336,10 +344,10 @@ func TestNothingIsLeft(t *testing.T) {
 		},
 	}
 	for way, end := range ways {
-		for victim, script := range victims {
+		for _, victim := range victims {
 			t.Run(way+"/"+victim, func(t *testing.T) {
 				t.Parallel()
-				x := wrap(t, nil, "sh", "-c", script)
+				x := wrap(t, nil, victimPath, victim)
 				x.ready()
 				end(x)
 			})
@@ -349,21 +357,21 @@ func TestNothingIsLeft(t *testing.T) {
 
 func TestResult(t *testing.T) {
 	for name, c := range map[string]struct {
-		script string
+		script string // $0 is the victim
 		want   int
 	}{
 		"success":          {`exit 0`, 0},
 		"a code":           {`exit 7`, 7},
 		"a signal":         {`kill -TERM $$`, 128 + 15},
 		"killed":           {`kill -KILL $$`, 128 + 9},
-		"some left":        {`sleep 1000 & setsid sleep 1000 & exit 3`, 3},
-		"stopped ones":     {`setsid sh -c 'kill -STOP $$' & exit 4`, 4},
-		"deaf ones":        {`(trap "" TERM; echo ready; sleep 1000) & read x; exit 5`, 5},
-		"kills its warden": {`kill -KILL $PPID; sleep 1000`, codeDeserted},
+		"some left":        {`"$0" child & "$0" sessions & exit 3`, 3},
+		"stopped ones":     {`"$0" stopped & exit 4`, 4},
+		"deaf ones":        {`"$0" deaf & "$0" session "$0" deaf; exit 5`, 5},
+		"kills its warden": {`kill -KILL $PPID; exec "$0" plain`, codeDeserted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			x := wrap(t, nil, "sh", "-c", c.script)
+			x := wrap(t, nil, "sh", "-c", c.script, victimPath)
 			if got := x.code(); got != c.want {
 				t.Errorf("got %d, want %d", got, c.want)
 			}
@@ -378,9 +386,9 @@ func TestResult(t *testing.T) {
 func TestLeftRunning(t *testing.T) {
 	t.Parallel()
 	x := wrap(t, nil, "sh", "-c", `
-		setsid sh -c 'trap "echo told; exit" TERM; echo ready; while :; do sleep 0.01; done' &
-		setsid sh -c 'trap "" TERM; echo ready; while :; do sleep 0.01; done' &
-		trap "exit 6" USR1; while :; do sleep 0.01; done`)
+		"$0" session sh -c 'trap "echo told; exit" TERM; echo ready; while :; do sleep 0.05; done'
+		"$0" session "$0" deaf
+		trap "exit 6" USR1; while :; do sleep 0.05; done`, victimPath)
 	x.ready()
 	x.ready()
 	began := time.Now()
@@ -401,10 +409,10 @@ func TestLeftRunning(t *testing.T) {
 // deadline.
 func TestDanger(t *testing.T) {
 	for name, c := range map[string]struct{ script, word string }{
-		"ends when told":         {`trap "echo told; exit 0" TERM; echo ready; while :; do sleep 0.01; done`, "told"},
-		"stopped":                {`trap "echo told; exit 0" TERM; echo ready; kill -STOP $$; while :; do sleep 0.01; done`, "told"},
-		"is told and goes on":    {`trap "echo told" TERM; echo ready; while :; do sleep 0.01; done`, "told"},
-		"ends, and leaves a few": {`(trap "echo told; exit" TERM; while :; do sleep 0.01; done) & echo ready; sleep 1000`, "told"},
+		"ends when told":         {`trap "echo told; exit 0" TERM; echo ready; while :; do sleep 0.05; done`, "told"},
+		"stopped":                {`trap "echo told; exit 0" TERM; echo ready; kill -STOP $$; while :; do sleep 0.05; done`, "told"},
+		"is told and goes on":    {`trap "echo told" TERM; echo ready; while :; do sleep 0.05; done`, "told"},
+		"ends, and leaves a few": {`(trap "echo told; exit" TERM; while :; do sleep 0.05; done) & echo ready; sleep 300`, "told"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -431,7 +439,7 @@ func TestDanger(t *testing.T) {
 
 func TestLostAtOnce(t *testing.T) {
 	t.Parallel()
-	x := wrap(t, []string{ttlVar + "=100s"}, "sh", "-c", `trap "" TERM; setsid sleep 1000 & echo ready; sleep 1000`)
+	x := wrap(t, []string{ttlVar + "=100s"}, victimPath, "deaf")
 	x.ready()
 	began := time.Now()
 	unix.Kill(x.cmd.Process.Pid, unix.SIGUSR2)
@@ -447,7 +455,7 @@ func TestLostAtOnce(t *testing.T) {
 // The wrapper takes over from a warden that is stopped when it should act.
 func TestStoppedWarden(t *testing.T) {
 	t.Parallel()
-	x := wrap(t, []string{renewVar + "=no"}, "sh", "-c", victims["setsid"])
+	x := wrap(t, []string{renewVar + "=no"}, victimPath, "sessions")
 	x.ready()
 	unix.Kill(x.warden(), unix.SIGSTOP)
 	if got := x.code(); got != codeLost {
@@ -463,8 +471,8 @@ func TestSignals(t *testing.T) {
 	t.Parallel()
 	// The command's child, in its group, gets the signal as well.
 	x := wrap(t, nil, "sh", "-c", `
-		sh -c 'trap "echo child; exit" USR1; echo ready; while :; do sleep 0.01; done' &
-		trap "wait; exit 8" USR1; echo ready; while :; do sleep 0.01; done`)
+		sh -c 'trap "echo child; exit" USR1; echo ready; while :; do sleep 0.05; done' &
+		trap "wait; exit 8" USR1; echo ready; while :; do sleep 0.05; done`)
 	x.ready()
 	x.ready()
 	// What reaches the warden from outside does nothing.
@@ -539,7 +547,7 @@ func TestSpare(t *testing.T) {
 	r, w := pipe(t)
 	x := wrap(t, nil, "/bin/true") // for its mark and its sweep
 	x.code()
-	cmd := exec.Command("sh", "-c", `sleep 1000 & echo $!; exec "$0" wrap /bin/sh -c 'echo ready; setsid sleep 1000'`, self(t))
+	cmd := exec.Command("sh", "-c", `sleep 300 & echo $!; exec "$0" wrap "$1" sessions`, self(t), victimPath)
 	cmd.Env, cmd.Stdout, cmd.Stderr = x.cmd.Env, w, os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coordd/coordd/cmd/coordd/internal/warden"
+	"github.com/coordd/coordd/leases"
+)
+
+// nowhere is an address at which nobody listens.
+const nowhere = "127.0.0.1:1"
+
+func TestSplitArgs(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		name string
+		argv []string
+		ttl  time.Duration
+		fail string
+	}{
+		{args: "job cmd", name: "job", argv: []string{"cmd"}, ttl: 15 * time.Second},
+		{args: "--ttl 5s job cmd", name: "job", argv: []string{"cmd"}, ttl: 5 * time.Second},
+		{args: "job --ttl 5s cmd", name: "job", argv: []string{"cmd"}, ttl: 5 * time.Second},
+		{args: "--ttl 9s job --ttl 5s cmd", name: "job", argv: []string{"cmd"}, ttl: 5 * time.Second},
+		{args: "job cmd --ttl 5s", name: "job", argv: []string{"cmd", "--ttl", "5s"}, ttl: 15 * time.Second},
+		{args: "job --ttl 5s -- cmd -x", name: "job", argv: []string{"cmd", "-x"}, ttl: 5 * time.Second},
+		{args: "job -- --odd", name: "job", argv: []string{"--odd"}, ttl: 15 * time.Second},
+		{args: "job -- cmd -- x", name: "job", argv: []string{"cmd", "--", "x"}, ttl: 15 * time.Second},
+		{args: "job cmd -- x", name: "job", argv: []string{"cmd", "--", "x"}, ttl: 15 * time.Second},
+		{args: "--ttl 5s -- job cmd --ttl 9s", name: "job", argv: []string{"cmd", "--ttl", "9s"}, ttl: 5 * time.Second},
+		{args: "-- job -- cmd", name: "job", argv: []string{"cmd"}, ttl: 15 * time.Second},
+		{args: "-q job cmd -q", name: "job", argv: []string{"cmd", "-q"}, ttl: 15 * time.Second},
+		{args: "", fail: "NAME"},
+		{args: "job", fail: "COMMAND"},
+		{args: "job --", fail: "COMMAND"},
+		{args: "job --ttl 5s", fail: "COMMAND"},
+		{args: "job --nonsense cmd", fail: "nonsense"},
+	} {
+		cmd := newRun()
+		fs := cmd.Flags()
+		if err := fs.Parse(strings.Fields(c.args)); err != nil {
+			t.Fatal(err)
+		}
+		name, argv, err := splitArgs(fs, fs.Args())
+		if c.fail != "" {
+			if err == nil || !strings.Contains(err.Error(), c.fail) {
+				t.Errorf("%q: got %v, want an error about %s", c.args, err, c.fail)
+			}
+			continue
+		}
+		ttl, _ := fs.GetDuration("ttl")
+		if err != nil || name != c.name || !slices.Equal(argv, c.argv) || ttl != c.ttl {
+			t.Errorf("%q: got %q, %q, %v, %v, want %q, %q, %v", c.args, name, argv, ttl, err, c.name, c.argv, c.ttl)
+		}
+	}
+}
+
+func TestRunUsage(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"run", "NAME"},
+		{"run job", "COMMAND"},
+		{"run job --tll 5s true", "did you mean --ttl?"},
+		{"run @job true", `invalid name "@job"`},
+		{"run --ttl 2s job true", "invalid --ttl 2s: want from 3s to 5m0s"},
+		{"run --ttl 6m job true", "invalid --ttl 6m0s: want from 3s to 5m0s"},
+		{"run --ttl 3.0005s job true", "whole milliseconds"},
+		{"run --ttl 9s --grace 4s job true", "invalid --grace 4s: want from 0s to a third of --ttl, 3s"},
+		{"run --grace -1s job true", "invalid --grace -1s"},
+		{"run --wait soon job true", "forever"},
+		{"run --wait -1s job true", "forever"},
+		{"run --held-exit 256 job true", "want from 0 to 255"},
+		{"run --timeout 0s job true", "--timeout"},
+		{"run --addr nowhere job true", "host:port"},
+	} {
+		got := inProcess(t, strings.Fields(c.args)...)
+		if got.code != exitUsage || !strings.Contains(got.stderr, c.want) || strings.Count(got.stderr, "\n") != 1 {
+			t.Errorf("%s: got %+v, want code %d and one line with %q", c.args, got, exitUsage, c.want)
+		}
+	}
+	if got := inProcess(t, "run", "job", "--help"); got.code != 0 || !strings.Contains(got.stdout, "COORDD_FENCING_TOKEN") {
+		t.Errorf("--help: got %+v", got)
+	}
+}
+
+func TestWaitFlag(t *testing.T) {
+	for in, want := range map[string]string{"0": "0s", "0s": "0s", "30s": "30s", "forever": "forever"} {
+		var w waitFlag
+		if err := w.Set(in); err != nil || w.String() != want {
+			t.Errorf("%s: got %v, %v, want %s", in, &w, err, want)
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	exited := func(code int) syscall.WaitStatus { return syscall.WaitStatus(code << 8) }
+	for _, c := range []struct {
+		name   string
+		result warden.Result
+		want   int
+	}{
+		{"success", warden.Result{Status: exited(0)}, 0},
+		{"the command's code", warden.Result{Status: exited(3)}, 3},
+		{"the command's code, like one of ours", warden.Result{Status: exited(76)}, 76},
+		{"a signal", warden.Result{Status: syscall.WaitStatus(unix.SIGTERM)}, 143},
+		{"lost", warden.Result{Status: syscall.WaitStatus(unix.SIGKILL), Lost: true}, exitLost},
+		{"lost, and ended well when told", warden.Result{Status: exited(0), Lost: true}, exitLost},
+		{"deserted", warden.Result{Deserted: true}, 137},
+		{"deserted and lost", warden.Result{Deserted: true, Lost: true}, exitLost},
+	} {
+		if got, _ := verdict(c.result); got != c.want {
+			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestEnded(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		quiet  bool
+		result warden.Result
+		lost   error
+		code   int
+		says   string // "": nothing
+	}{
+		{name: "success"},
+		{name: "a code", result: warden.Result{Status: 3 << 8}, code: 3, says: "code 3"},
+		{name: "a code, quietly", quiet: true, result: warden.Result{Status: 3 << 8}, code: 3},
+		{name: "a signal", result: warden.Result{Status: 15}, code: 143, says: "SIGTERM"},
+		{name: "a signal, quietly", quiet: true, result: warden.Result{Status: 15}, code: 143},
+		{name: "lost", quiet: true, result: warden.Result{Lost: true}, lost: leases.ErrExpired, code: exitLost, says: "expired"},
+		{name: "given up in time", quiet: true, result: warden.Result{Lost: true}, code: exitLost, says: "not renewed"},
+		{name: "deserted", quiet: true, result: warden.Result{Deserted: true}, code: 137, says: "warden"},
+	} {
+		j := &job{name: "job", runOptions: runOptions{quiet: c.quiet}}
+		err := j.ended(c.result, c.lost)
+		if got := exitCode(err); got != c.code {
+			t.Errorf("%s: got code %d, want %d", c.name, got, c.code)
+		}
+		e, _ := errors.AsType[*exit](err)
+		switch says := e != nil && e.err != nil; {
+		case says != (c.says != ""):
+			t.Errorf("%s: got %v, want it to say %q", c.name, err, c.says)
+		case says && !strings.Contains(e.Error(), c.says):
+			t.Errorf("%s: got %q, want it to say %q", c.name, e, c.says)
+		}
+	}
+}
+
+// The command is looked up before the lease is asked for: nobody is there to ask.
+func TestLookUp(t *testing.T) {
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	for _, c := range []struct {
+		command string
+		want    int
+	}{
+		{"no-such-command", exitNotFound},
+		{"plain", exitNotExecutable},
+		{plain, exitNotExecutable},
+		{dir, exitNotExecutable},
+		{filepath.Join(dir, "missing"), exitNotFound},
+		{filepath.Join(plain, "missing"), exitNotFound},
+	} {
+		got := inProcess(t, "run", "--addr", nowhere, "job", "--", c.command)
+		if got.code != c.want || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, filepath.Base(c.command)) {
+			t.Errorf("%s: got %+v, want code %d and one line", c.command, got, c.want)
+		}
+	}
+}
+
+func TestNotStarted(t *testing.T) {
+	j := &job{name: "job"}
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{warden.ErrTooLate, exitLost},
+		{warden.ErrDeserted, exitInternal},
+		{&os.PathError{Op: "execute", Path: "/x", Err: unix.ENOENT}, exitNotFound},
+		{&os.PathError{Op: "execute", Path: "/x", Err: unix.ENOEXEC}, exitNotExecutable},
+		{&os.PathError{Op: "execute", Path: "/x", Err: unix.E2BIG}, exitNotExecutable},
+	} {
+		if got := exitCode(j.notStarted(c.err)); got != c.want {
+			t.Errorf("%v: got %d, want %d", c.err, got, c.want)
+		}
+	}
+}

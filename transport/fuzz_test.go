@@ -1,0 +1,143 @@
+package transport_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/transport"
+	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
+	"github.com/coordd/coordd/transport/mux"
+)
+
+// FuzzPort throws bytes at a node's port. The node stays up.
+func FuzzPort(f *testing.F) {
+	const http2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	hello := append([]byte("coordd-raft/1\n\x00\x24"), make([]byte, 36)...)
+	for _, seed := range []string{
+		"", "P", "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x00\x05hello", "coordd-raft/1\n", "coordd-raft/1\n\xff\xff", "coordd-raft/2\n", string(hello), string(hello[:30]),
+		http2, http2[:20], http2 + "\x00\x00\x00\x04\x00\x00\x00\x00\x00", http2 + "\xff\xff\xff\x04\x00\x00\x00\x00\x00",
+		http2 + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x04\x01\x05\x00\x00\x00\x01\x82\x84\x86\x41",
+	} {
+		f.Add([]byte(seed))
+	}
+	n := serve(f, &backend{})
+	accepted := make(chan struct{})
+	go func() {
+		defer close(accepted)
+		for {
+			c, err := n.Raft().Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	f.Cleanup(func() { n.stop(); <-accepted })
+	client := coorddv1.NewCoorddClient(clientConn(f, n.addr, nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		conn, err := net.Dial("tcp", n.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Write(b)
+		conn.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if _, err := client.Status(ctx, &coorddv1.StatusRequest{}); err != nil {
+			t.Fatalf("the node afterwards: %v", err)
+		}
+		raft, err := mux.DialRaft(ctx, transport.TCP().Dial, n.addr, nil, mux.Hello{To: "n1"})
+		if err != nil {
+			t.Fatalf("its Raft afterwards: %v", err)
+		}
+		raft.Close()
+	})
+}
+
+// FuzzSession sends messages that are none, or strange ones, in a conversation.
+// It ends with an error or goes on, and the node stays up.
+func FuzzSession(f *testing.F) {
+	id := leases.NewID()
+	for _, m := range []*coorddv1.SessionRequest{
+		{}, {Open: &coorddv1.Open{Session: id[:]}}, calls(renewal(1)), calls(renewal(2), renewal(1)), calls(&coorddv1.Call{Id: 3}),
+		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Acquire{Acquire: &coorddv1.Acquire{Name: "a", Attempt: id[:], TtlMs: 5000, WaitMs: 1<<32 - 1}}}),
+		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Withdraw{Withdraw: &coorddv1.Withdraw{Name: "a", Attempt: id[:]}}}),
+		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Release{Release: &coorddv1.Release{}}}),
+	} {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, true)
+		f.Add(b, false)
+	}
+	f.Add([]byte("\xff\xff\xff\xff"), true)
+	n := serve(f, &backend{})
+	cc := clientConn(f, n.addr, nil)
+	opening, err := proto.Marshal(opening())
+	if err != nil {
+		f.Fatal(err)
+	}
+	closing, err := proto.Marshal(calls(renewal(1), renewal(1)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, opened bool) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, coorddv1.Coordd_Session_FullMethodName, grpc.ForceCodec(anything{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if opened {
+			stream.SendMsg(opening)
+		}
+		stream.SendMsg(b)
+		stream.SendMsg(closing) // breaks a rule in any case, so that the stream ends
+		for err == nil {
+			err = stream.RecvMsg(nil)
+		}
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			t.Error("the stream did not end")
+		}
+		if _, err := coorddv1.NewCoorddClient(cc).Status(ctx, &coorddv1.StatusRequest{}); err != nil {
+			t.Fatalf("the node afterwards: %v", err)
+		}
+	})
+}
+
+// FuzzStatus: whatever a status says, it becomes an error with a bounded text,
+// and that one a status again.
+func FuzzStatus(f *testing.F) {
+	for _, err := range sentinels {
+		b, _ := proto.Marshal(transport.ToStatus(err))
+		f.Add(b)
+	}
+	b, _ := proto.Marshal(transport.ToStatus(&leases.HeldError{Name: "a", By: leases.Owner{Label: "b"}, Waiters: 3}))
+	f.Add(b)
+	f.Add(binary.AppendUvarint([]byte{8}, 1<<40))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := new(coorddv1.Status)
+		if proto.Unmarshal(b, s) != nil {
+			return
+		}
+		err := transport.FromStatus(s)
+		if (err == nil) != (s.Code == coorddv1.Code_CODE_UNSPECIFIED) {
+			t.Fatalf("%v: got the error %v", s, err)
+		}
+		if err == nil {
+			return
+		}
+		if _, failed := proto.Marshal(transport.ToStatus(err)); failed != nil {
+			t.Fatalf("%v: its error has no status: %v", s, failed)
+		}
+	})
+}
