@@ -6,6 +6,7 @@ package clock
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 )
@@ -14,8 +15,14 @@ import (
 // own. Instants of two machines, or of two clocks, cannot be compared.
 type Instant int64
 
-// Add returns the instant d later.
-func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
+// Add returns the instant d later, or the last one that there is.
+func (i Instant) Add(d time.Duration) Instant {
+	sum := i + Instant(d)
+	if d > 0 && sum < i {
+		return math.MaxInt64
+	}
+	return sum
+}
 
 // Sub returns the time from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }

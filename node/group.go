@@ -16,6 +16,7 @@ import (
 	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/boltstore"
+	"github.com/coordd/coordd/node/internal/identity"
 	"github.com/coordd/coordd/node/internal/raftlog"
 	"github.com/coordd/coordd/node/internal/stall"
 	"github.com/coordd/coordd/transport/mux"
@@ -73,6 +74,11 @@ func (n *Node) startGroup() error {
 		return errors.Join(fmt.Errorf("start Raft: %w", err), g.transport.Close(), kept.release())
 	}
 	g.loops.Go(func() { g.drain(notify) })
+	if self.Founding { // from now on a lost log makes another incarnation, not a second founding
+		if err := n.become(func(self *identity.Identity) { self.Founding = false }); err != nil {
+			return errors.Join(err, g.close(n.ctx))
+		}
+	}
 	n.mu.Lock()
 	n.group = g
 	n.mu.Unlock()

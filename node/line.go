@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/fsm"
 	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
@@ -58,10 +57,13 @@ func (t *tenure) acquire(ctx context.Context, s *session, c leases.Claim) (lease
 	if position > 0 {
 		s.on(leases.Queued{Name: c.Name, Attempt: c.Attempt, Position: position})
 	}
-	expired := make(chan struct{})
+	// Nothing but the patience of whoever waits hangs on this timer, so it may
+	// be one that stands still in suspend; there can be very many of them.
+	var expired <-chan time.Time
 	if position > 0 && c.Wait != leases.Forever {
-		timer := clock.AfterFunc(t.clock, t.clock.Now().Add(c.Wait), func() { close(expired) })
+		timer := time.NewTimer(c.Wait)
 		defer timer.Stop()
+		expired = timer.C
 	}
 	for {
 		select {

@@ -33,6 +33,8 @@ var (
 	// ErrDiskStalled: a write to the log took too long. The late write may still
 	// land, so the node never goes on: end the process.
 	ErrDiskStalled = stall.ErrStalled
+	// ErrDiskFailed: a write to the log has failed.
+	ErrDiskFailed = stall.ErrFailed
 	// ErrUnreadableOp: the log holds what only a newer release can read.
 	ErrUnreadableOp = leases.ErrUnreadable
 	// ErrRemoved: the cluster has taken this member out for good.
@@ -119,6 +121,12 @@ func (n *Node) start(ctx context.Context) error {
 	}
 	n.loops.Go(n.belong)
 	n.loops.Go(n.greet)
+	n.loops.Go(func() {
+		<-n.ctx.Done()
+		if err := n.Err(); err != nil {
+			n.log.Error("this node cannot go on", "err", err)
+		}
+	})
 	return nil
 }
 
@@ -244,19 +252,20 @@ func (n *Node) Err() error {
 	return n.err
 }
 
-// die ends the node for good. It may be called from any goroutine, Raft's too.
+// die ends the node for good. It may be called from any goroutine, Raft's too,
+// and waits for nothing: the log may be on the disk that has stalled.
 func (n *Node) die(err error) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.err != nil {
-		return
+	first := n.err == nil
+	if first {
+		n.err = err
+		close(n.fatal)
+		n.cancel(err)
 	}
-	n.err = err
-	n.log.Error("this node cannot go on", "err", err)
-	close(n.fatal)
-	n.cancel(err)
-	if n.group != nil {
-		n.group.raft.Shutdown() // not waited for: Raft's own goroutine may be here
+	g := n.group
+	n.mu.Unlock()
+	if first && g != nil {
+		g.raft.Shutdown() // not waited for: Raft's own goroutine may be here
 	}
 }
 

@@ -67,7 +67,9 @@ func FuzzPort(f *testing.F) {
 func FuzzSession(f *testing.F) {
 	id := leases.NewID()
 	for _, m := range []*coorddv1.SessionRequest{
-		{}, {Open: &coorddv1.Open{Session: id[:]}}, calls(renewal(1)), calls(renewal(2), renewal(1)), calls(&coorddv1.Call{Id: 3}),
+		{},
+		{Open: &coorddv1.Open{Session: id[:]}},
+		calls(renewal(1)), calls(renewal(2), renewal(1)), calls(&coorddv1.Call{Id: 3}),
 		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Acquire{Acquire: &coorddv1.Acquire{Name: "a", Attempt: id[:], TtlMs: 5000, WaitMs: 1<<32 - 1}}}),
 		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Withdraw{Withdraw: &coorddv1.Withdraw{Name: "a", Attempt: id[:]}}}),
 		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Release{Release: &coorddv1.Release{}}}),

@@ -156,3 +156,35 @@ func (c *watched) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// borrow returns the link to addr for use until giveBack.
+func (c *Conn) borrow(addr string) (*link, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.links[addr]
+	if l == nil {
+		var err error
+		if l, err = newLink(addr, c.cfg.TLS, c.cfg.Network); err != nil {
+			return nil, &leases.UnavailableError{Reason: err.Error()}
+		}
+		c.links[addr] = l
+	}
+	l.users++
+	return l, nil
+}
+
+// giveBack ends a use of l. A link without users is closed, and a broken one
+// gets no new ones: whoever comes next connects anew, without gRPC's backoff,
+// and resolves the name again.
+func (c *Conn) giveBack(l *link, broken bool) {
+	c.mu.Lock()
+	l.users--
+	unused := l.users == 0
+	if (unused || broken) && c.links[l.addr] == l {
+		delete(c.links, l.addr)
+	}
+	c.mu.Unlock()
+	if unused {
+		l.cc.Close()
+	}
+}

@@ -1,7 +1,9 @@
 package transport
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -125,4 +127,63 @@ func weight(err error) int {
 		return 2
 	}
 	return 1
+}
+
+// search calls visit for one address after another until it returns nil.
+func (c *Conn) search(ctx context.Context, visit func(context.Context, *link, *search) error) error {
+	if !c.enter() {
+		return errConnClosed
+	}
+	defer c.run.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.ctx, func() { cancel(errConnClosed) })()
+	s := c.newSearch()
+	for ctx.Err() == nil {
+		addr, limit, ok := s.next()
+		if !ok {
+			break
+		}
+		l, err := c.borrow(addr)
+		if err != nil {
+			s.failed(addr, err)
+			continue
+		}
+		try, done := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
+		err = visit(try, l, s)
+		done()
+		c.giveBack(l, errors.Is(err, leases.ErrUnavailable))
+		if err == nil {
+			c.found(addr)
+			return nil
+		}
+		s.failed(addr, err)
+	}
+	if c.ctx.Err() != nil {
+		return errConnClosed
+	}
+	c.lost()
+	return s.err()
+}
+
+// newSearch starts where the last one succeeded, or a leader was named; if that
+// fails, the next search does not.
+func (c *Conn) newSearch() *search {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := c.first
+	c.first = ""
+	return newSearch(slices.Concat(c.cfg.Addrs[c.start:], c.cfg.Addrs[:c.start]), first, c.avoid)
+}
+
+func (c *Conn) found(addr string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.first = addr
+}
+
+func (c *Conn) lost() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.start = (c.start + 1) % len(c.cfg.Addrs)
 }

@@ -193,7 +193,7 @@ func (adopted) ClientHandshake(context.Context, string, net.Conn) (net.Conn, cre
 }
 
 func (adopted) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", SecurityVersion: "1.3"}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 func (a adopted) Clone() credentials.TransportCredentials { return a }

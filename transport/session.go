@@ -61,7 +61,7 @@ func (c *Conn) open(ctx context.Context, l *link, id leases.ID, on func(leases.E
 	stream, opened, err := c.begin(streamCtx, l, id)
 	if !stop() || err != nil {
 		cancel(nil)
-		return nil, l.unopened(streamCtx, err)
+		return nil, l.unopened(ctx, err)
 	}
 	s := &session{
 		conn: c, link: l, stream: stream, cancel: cancel, on: on,
@@ -182,9 +182,12 @@ func (s *session) Renew(ctx context.Context, held []leases.Held) ([]error, error
 		return nil, err
 	}
 	each := make([]error, 0, len(held))
-	for _, c := range calls {
+	for i, c := range calls {
 		r, err := s.wait(ctx, c)
 		if err != nil {
+			for _, c := range calls[i:] {
+				s.forget(c)
+			}
 			return nil, err
 		}
 		want := len(c.msg.GetRenew().Held)

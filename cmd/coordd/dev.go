@@ -100,16 +100,7 @@ func dev(ctx context.Context, addrs []string, log *slog.Logger, stdout io.Writer
 		err = errors.Join(err, closeAll(nodes))
 	}()
 	for i, addr := range addrs {
-		config := node.Config{
-			Name:            fmt.Sprintf("n%d", i+1),
-			Site:            "dev",
-			InMemory:        true,
-			Listen:          addr,
-			Join:            addrs,
-			Bootstrap:       true,
-			ElectionTimeout: devElectionTimeout,
-			Log:             log,
-		}
+		config := devConfig(i, addrs, log)
 		if err := validate(&config); err != nil {
 			return err
 		}
@@ -136,18 +127,29 @@ func dev(ctx context.Context, addrs []string, log *slog.Logger, stdout io.Writer
 	return watch(ctx, nodes)
 }
 
+// devConfig is the config of member i.
+func devConfig(i int, addrs []string, log *slog.Logger) node.Config {
+	return node.Config{
+		Name:            fmt.Sprintf("n%d", i+1),
+		Site:            "dev",
+		InMemory:        true,
+		Listen:          addrs[i],
+		Join:            addrs,
+		Bootstrap:       true,
+		ElectionTimeout: devElectionTimeout,
+		Log:             log,
+	}
+}
+
 // watch waits until ctx ends, which is as it should be, or a node does.
 func watch(ctx context.Context, nodes []*node.Node) error {
-	ended := make(chan error)
+	ended := make(chan error, len(nodes))
 	for _, n := range nodes {
 		go func() {
 			select {
 			case <-ctx.Done():
 			case <-n.Done():
-				select {
-				case ended <- n.Err():
-				case <-ctx.Done():
-				}
+				ended <- n.Err()
 			}
 		}()
 	}

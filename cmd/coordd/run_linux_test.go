@@ -91,21 +91,19 @@ func (h *holder) code() int {
 
 func (h *holder) signal(sig syscall.Signal) { _ = h.Process.Signal(sig) }
 
-// child is a child process of pid's; there has to be one.
+// child is the oldest child process of pid's; there has to be one.
 func child(t *testing.T, pid int) int {
 	t.Helper()
-	found := 0
-	eventually(t, 20*time.Second, fmt.Sprintf("process %d has a child", pid), func() bool {
-		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-		for _, task := range tasks {
-			list, _ := os.ReadFile(task)
-			for field := range strings.FieldsSeq(string(list)) {
-				found, _ = strconv.Atoi(field)
-			}
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		list, _ := os.ReadFile(task)
+		for field := range strings.FieldsSeq(string(list)) {
+			child, _ := strconv.Atoi(field)
+			return child
 		}
-		return found != 0
-	})
-	return found
+	}
+	t.Fatalf("process %d has no child", pid)
+	return 0
 }
 
 // devCluster starts a cluster of coordd dev and returns its address.
@@ -224,7 +222,8 @@ func testRunQueue(t *testing.T, addr string) {
 func testRunSignals(t *testing.T, addr string) {
 	for _, sig := range []syscall.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2} {
 		name := "signal-" + strings.ToLower(strings.TrimPrefix(unix.SignalName(sig), "SIG"))
-		h := hold(t, addr, name, "sleep", "300")
+		h := hold(t, addr, name, "--", "sh", "-c", "echo ready; exec sleep 300")
+		h.line()
 		command := child(t, child(t, h.Process.Pid))
 		h.signal(sig)
 		if got := h.code(); got != 128+int(sig) {

@@ -150,8 +150,10 @@ func TestServeAddressInUse(t *testing.T) {
 
 func TestServePlaintextBeyondLoopback(t *testing.T) {
 	port := freePorts(t, 1)
-	args := []string{"serve", "--name", "n1", "--data", t.TempDir(), "--bootstrap", "--log-format", "json",
-		"--listen", fmt.Sprintf("0.0.0.0:%d", port), "--advertise", loopbackAddr(port)}
+	args := []string{
+		"serve", "--name", "n1", "--data", t.TempDir(), "--bootstrap", "--log-format", "json",
+		"--listen", fmt.Sprintf("0.0.0.0:%d", port), "--advertise", loopbackAddr(port),
+	}
 	if got := command(t, args...); got.code != exitUsage || !strings.Contains(got.stderr, "--insecure") {
 		t.Errorf("got %+v, want a refusal that names --insecure", got)
 	}

@@ -356,9 +356,11 @@ type answers struct {
 	grant  leases.Grant
 	err    error
 	renews []error
+	on     func(leases.Event)
 }
 
-func (a *answers) Open(context.Context, leases.ID, func(leases.Event)) (leases.Session, error) {
+func (a *answers) Open(_ context.Context, _ leases.ID, on func(leases.Event)) (leases.Session, error) {
+	a.on = on
 	return a, nil
 }
 func (a *answers) Acquire(context.Context, leases.Claim) (leases.Grant, error) { return a.grant, a.err }
@@ -370,7 +372,8 @@ func TestBackendRecords(t *testing.T) {
 	var now manual
 	r := NewRecorder(&now)
 	a := &answers{grant: leases.Grant{Token: 7}}
-	s, err := r.Backend("A", a).Open(t.Context(), leases.ID{1}, nil)
+	told := 0
+	s, err := r.Backend("A", a).Open(t.Context(), leases.ID{1}, func(leases.Event) { told++ })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,6 +388,11 @@ func TestBackendRecords(t *testing.T) {
 	s.Withdraw(t.Context(), "x", leases.ID{2})
 	a.err = &leases.HeldError{Name: "x"}
 	s.Acquire(t.Context(), leases.Claim{Name: "x", Attempt: leases.ID{3}})
+	a.on(leases.Queued{Name: "x", Attempt: leases.ID{3}, Position: 1})
+	a.on(leases.Ended{Held: leases.Held{Name: "x", Token: 7}, Err: &leases.NotHeldError{Name: "x"}})
+	if told != 2 {
+		t.Errorf("told of %d events, want 2", told)
+	}
 
 	type row struct {
 		kind    Kind
@@ -395,6 +403,7 @@ func TestBackendRecords(t *testing.T) {
 	want := []row{
 		{Acquire, "x", 7, Done}, {Renew, "x", 7, Done}, {Renew, "y", 8, NotHeld}, {Renew, "x", 7, Unknown},
 		{Release, "x", 7, Unknown}, {Withdraw, "x", 0, Nothing}, {Acquire, "x", 0, Held},
+		{Renew, "x", 7, NotHeld},
 	}
 	var got []row
 	for _, e := range r.History().Events {

@@ -100,7 +100,8 @@ func (r *Recorder) History() History {
 	return h
 }
 
-// Backend records every request that a client sends over b.
+// Backend records every request that a client sends over b. That a lease has
+// ended, told without having been asked for, is recorded as a refused renewal.
 func (r *Recorder) Backend(client string, b leases.Backend) leases.Backend {
 	return &backend{r: r, client: client, Backend: b}
 }
@@ -112,11 +113,18 @@ type backend struct {
 }
 
 func (b *backend) Open(ctx context.Context, id leases.ID, on func(leases.Event)) (leases.Session, error) {
-	s, err := b.Backend.Open(ctx, id, on)
+	s := &session{backend: b, id: id}
+	inner, err := b.Backend.Open(ctx, id, func(e leases.Event) {
+		if x, ok := e.(leases.Ended); ok {
+			s.begin(Event{Kind: Renew, Name: x.Held.Name, Token: x.Held.Token})(NotHeld, 0, x.Err)
+		}
+		on(e)
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &session{Session: s, backend: b, id: id}, nil
+	s.Session = inner
+	return s, nil
 }
 
 type session struct {

@@ -1,6 +1,7 @@
 package nodetest
 
 import (
+	"cmp"
 	"context"
 	"io"
 
@@ -15,6 +16,7 @@ import (
 type ClientConfig struct {
 	Nodes   []int     // whose addresses it is given; nil: all
 	Session leases.ID // zero: a random one
+	Owner   string    // its label; empty: its name
 	Rate    float64   // of its clock; 0: 1
 	// Backend, where it is not nil, wraps what the requests go to.
 	Backend func(leases.Backend) leases.Backend
@@ -53,7 +55,7 @@ func (c *Cluster) Client(name string, cfg ClientConfig) *Client {
 	if cfg.Rate != 0 {
 		machine.setRate(cfg.Rate)
 	}
-	opts := []client.Option{client.WithClock(machine), client.WithRules(c.cfg.Rules), client.WithOwner(leases.Owner{Label: name})}
+	opts := []client.Option{client.WithClock(machine), client.WithRules(c.cfg.Rules), client.WithOwner(leases.Owner{Label: cmp.Or(cfg.Owner, name)})}
 	if !cfg.Session.IsZero() {
 		opts = append(opts, client.WithSession(cfg.Session))
 	}

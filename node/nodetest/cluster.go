@@ -33,9 +33,7 @@ type Config struct {
 	ElectionTimeout time.Duration // default 1 s
 	Rules           rules.Set     // of nodes and clients
 	Delay, Jitter   time.Duration // of every link; the default is 1 ms each
-	// Each may change node i's configuration before each of its starts.
-	Each func(i int, c *node.Config)
-	Log  *slog.Logger // of the nodes; nil: silent
+	Log             *slog.Logger  // of the nodes; nil: silent
 }
 
 // Cluster is a number of nodes and the world around them. Nodes are numbered
@@ -61,6 +59,8 @@ type member struct {
 	host  string
 	disk  *disk
 	clock *Clock
+
+	electionTimeout time.Duration // of its next life
 
 	// One life.
 	node      *node.Node // nil: it is down
@@ -111,7 +111,7 @@ func newCluster(t testing.TB, cfg Config) *Cluster {
 	c.Net.DelayAll(cfg.Delay, cfg.Jitter)
 	c.History = history.NewRecorder(c.True)
 	for i := range cfg.Nodes + cfg.Spare {
-		c.members = append(c.members, &member{host: fmt.Sprintf("n%d", i+1), disk: newDisk(), clock: newClock(c.True)})
+		c.members = append(c.members, &member{host: fmt.Sprintf("n%d", i+1), disk: newDisk(), clock: newClock(c.True), electionTimeout: cfg.ElectionTimeout})
 	}
 	t.Cleanup(c.close)
 	return c
@@ -155,14 +155,11 @@ func (c *Cluster) Start(i int) {
 	proposed := m.proposals
 	cfg := node.Config{
 		Name: m.host, Listen: m.host + ":7420", Join: c.Addrs(), Bootstrap: true,
-		ElectionTimeout: c.cfg.ElectionTimeout, Network: c.Net.Host(m.host), Clock: m.clock, Log: c.cfg.Log,
+		ElectionTimeout: m.electionTimeout, Network: c.Net.Host(m.host), Clock: m.clock, Log: c.cfg.Log,
 		Testing: hook.Testing{
 			Rules: c.cfg.Rules, Storage: m.disk.mount(m.writes),
 			Log: func(l fsm.Log) fsm.Log { return &proposals{l, proposed} },
 		},
-	}
-	if c.cfg.Each != nil {
-		c.cfg.Each(i, &cfg)
 	}
 	n, err := node.New(cfg)
 	if err != nil {

@@ -75,6 +75,11 @@ func (c *Cluster) Crash(i int) {
 	c.graves.Go(func() { c.bury(dead) })
 }
 
+// SetElectionTimeout sets node i's election timeout, from its next start on.
+func (c *Cluster) SetElectionTimeout(i int, d time.Duration) {
+	c.members[i].electionTimeout = d
+}
+
 // Restart begins the next life of a node that has crashed or was stopped.
 func (c *Cluster) Restart(i int) {
 	if c.members[i].node != nil {

@@ -37,12 +37,12 @@ type Conn struct {
 	cancel context.CancelCauseFunc
 	run    sync.WaitGroup // what Close waits for: searches, and the sessions' goroutines
 
-	mu     sync.Mutex // guards what follows
-	pinned leases.ID // zero: no cluster yet
+	mu     sync.Mutex       // guards what follows
+	pinned leases.ID        // zero: no cluster yet
 	links  map[string]*link // in use, by address; those that broke are not here
-	start  int    // the index in Addrs that a search starts with
-	first  string // an address that comes before it; empty: none
-	avoid  string // where the last conversation broke; empty: none did
+	start  int              // the index in Addrs that a search starts with
+	first  string           // an address that comes before it; empty: none
+	avoid  string           // where the last conversation broke; empty: none did
 }
 
 var _ leases.Backend = (*Conn)(nil)
@@ -196,97 +196,6 @@ func (c *Conn) pin() []byte {
 		return nil
 	}
 	return bytes.Clone(c.pinned[:])
-}
-
-// search calls visit for one address after another until it returns nil.
-func (c *Conn) search(ctx context.Context, visit func(context.Context, *link, *search) error) error {
-	if !c.enter() {
-		return errConnClosed
-	}
-	defer c.run.Done()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(c.ctx, func() { cancel(errConnClosed) })()
-	s := c.newSearch()
-	for ctx.Err() == nil {
-		addr, limit, ok := s.next()
-		if !ok {
-			break
-		}
-		l, err := c.borrow(addr)
-		if err != nil {
-			s.failed(addr, err)
-			continue
-		}
-		try, done := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
-		err = visit(try, l, s)
-		done()
-		c.giveBack(l, errors.Is(err, leases.ErrUnavailable))
-		if err == nil {
-			c.found(addr)
-			return nil
-		}
-		s.failed(addr, err)
-	}
-	if c.ctx.Err() != nil {
-		return errConnClosed
-	}
-	c.lost()
-	return s.err()
-}
-
-// newSearch starts where the last one succeeded, or a leader was named; if that
-// fails, the next search does not.
-func (c *Conn) newSearch() *search {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	first := c.first
-	c.first = ""
-	return newSearch(slices.Concat(c.cfg.Addrs[c.start:], c.cfg.Addrs[:c.start]), first, c.avoid)
-}
-
-func (c *Conn) found(addr string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.first = addr
-}
-
-func (c *Conn) lost() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.start = (c.start + 1) % len(c.cfg.Addrs)
-}
-
-// borrow returns the link to addr for use until giveBack.
-func (c *Conn) borrow(addr string) (*link, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	l := c.links[addr]
-	if l == nil {
-		var err error
-		if l, err = newLink(addr, c.cfg.TLS, c.cfg.Network); err != nil {
-			return nil, &leases.UnavailableError{Reason: err.Error()}
-		}
-		c.links[addr] = l
-	}
-	l.users++
-	return l, nil
-}
-
-// giveBack ends a use of l. A link without users is closed, and a broken one
-// gets no new ones: whoever comes next connects anew, without gRPC's backoff,
-// and resolves the name again.
-func (c *Conn) giveBack(l *link, broken bool) {
-	c.mu.Lock()
-	l.users--
-	unused := l.users == 0
-	if (unused || broken) && c.links[l.addr] == l {
-		delete(c.links, l.addr)
-	}
-	c.mu.Unlock()
-	if unused {
-		l.cc.Close()
-	}
 }
 
 // launch starts a conversation's goroutines, unless c is closed.

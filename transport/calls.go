@@ -1,0 +1,151 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/coordd/coordd/leases"
+	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
+)
+
+// take starts the calls of msg, or returns which rule of the conversation it breaks.
+func (c *conversation) take(msg *coorddv1.SessionRequest) error {
+	if msg.Open != nil {
+		return &leases.InvalidError{Field: "message", Value: "a second Open", Bounds: "one, in the first message"}
+	}
+	if len(msg.Calls) > maxCalls {
+		return &leases.InvalidError{Field: "message", Value: fmt.Sprintf("%d calls", len(msg.Calls)), Bounds: fmt.Sprintf("at most %d calls", maxCalls)}
+	}
+	for _, call := range msg.Calls {
+		if call.Id <= c.lastID {
+			return &leases.InvalidError{Field: "call id", Value: fmt.Sprint(call.Id), Bounds: fmt.Sprintf("greater than %d, the one before", c.lastID)}
+		}
+		c.lastID = call.Id
+		c.start(call)
+	}
+	return nil
+}
+
+// start starts one call. It blocks where the reading has to wait, never for an
+// acquire.
+func (c *conversation) start(call *coorddv1.Call) {
+	switch x := call.Call.(type) {
+	case *coorddv1.Call_Acquire:
+		select {
+		case c.acquires <- struct{}{}:
+			c.serve("Acquire", call.Id, c.acquires, func(r *coorddv1.Reply) { c.acquire(x.Acquire, r) })
+		default:
+			c.refuse(call.Id, &leases.ExhaustedError{What: "unanswered acquires of one connection", Bound: uint64(c.maxAcquires)})
+		}
+	case *coorddv1.Call_Renew:
+		if c.occupy(c.renews) {
+			c.serve("Renew", call.Id, c.renews, func(r *coorddv1.Reply) { c.renew(x.Renew, r) })
+		}
+	case *coorddv1.Call_Withdraw:
+		if c.occupy(c.returns) {
+			c.serve("Withdraw", call.Id, c.returns, func(r *coorddv1.Reply) { c.withdraw(x.Withdraw, r) })
+		}
+	case *coorddv1.Call_Release:
+		if c.occupy(c.returns) {
+			c.serve("Release", call.Id, c.returns, func(r *coorddv1.Reply) { c.release(x.Release, r) })
+		}
+	default:
+		c.refuse(call.Id, &leases.InvalidError{Field: "call", Value: "of a kind that this release does not know", Bounds: "Acquire, Withdraw, Renew or Release"})
+	}
+}
+
+// occupy waits for a slot and reports whether it got one before the end.
+func (c *conversation) occupy(slot chan struct{}) bool {
+	select {
+	case slot <- struct{}{}:
+		return true
+	case <-c.ctx.Done():
+		return false
+	}
+}
+
+func (c *conversation) refuse(id uint64, err error) {
+	if c.occupy(c.returns) {
+		c.out.reply(&coorddv1.Reply{Id: id, Status: ToStatus(err)}, c.returns)
+	}
+}
+
+// serve runs f in a goroutine of its own and sends the reply that it fills in.
+func (c *conversation) serve(method string, id uint64, slot chan struct{}, f func(*coorddv1.Reply)) {
+	if !c.begin() {
+		return
+	}
+	c.running.Go(func() {
+		defer c.returned()
+		r := &coorddv1.Reply{Id: id}
+		defer func() {
+			if p := recover(); p != nil {
+				r = &coorddv1.Reply{Id: id, Status: ToStatus(panicked(c.log, method, p))}
+			}
+			c.out.reply(r, slot)
+		}()
+		f(r)
+	})
+}
+
+// errClosing is what a client hears of a node that is being closed: it is not
+// the client that is, so it is told to look for another node.
+var errClosing = &leases.UnavailableError{Reason: "the node is closing"}
+
+// callStatus is ToStatus of a call's error. A call that was cut off by the
+// node's closing may have been carried out.
+func callStatus(err error) *coorddv1.Status {
+	if errors.Is(err, leases.ErrClosed) && !errors.Is(err, leases.ErrUnknownOutcome) {
+		err = fmt.Errorf("%w: the node is closing (%v)", leases.ErrUnknownOutcome, err)
+	}
+	return ToStatus(err)
+}
+
+func (c *conversation) acquire(a *coorddv1.Acquire, r *coorddv1.Reply) {
+	claim, err := fromAcquire(a)
+	if err == nil {
+		var g leases.Grant
+		if g, err = c.session.Acquire(c.ctx, claim); err == nil {
+			r.Granted = toGranted(g)
+		}
+	}
+	r.Status = callStatus(err)
+}
+
+func (c *conversation) withdraw(w *coorddv1.Withdraw, r *coorddv1.Reply) {
+	name, id, err := fromWithdraw(w)
+	if err == nil {
+		err = c.session.Withdraw(c.ctx, name, id)
+	}
+	r.Status = callStatus(err)
+}
+
+func (c *conversation) release(x *coorddv1.Release, r *coorddv1.Reply) {
+	held, err := fromHeld(x.Held)
+	if err == nil {
+		err = c.session.Release(c.ctx, held)
+	}
+	r.Status = callStatus(err)
+}
+
+func (c *conversation) renew(x *coorddv1.Renew, r *coorddv1.Reply) {
+	held, err := fromRenew(x)
+	if err != nil {
+		r.Status = ToStatus(err)
+		return
+	}
+	each, err := c.session.Renew(c.ctx, held)
+	if err == nil && len(each) != len(held) {
+		err = &InternalError{fmt.Sprintf("%d results for %d leases", len(each), len(held))}
+	}
+	if err != nil {
+		r.Status = callStatus(err)
+		return
+	}
+	r.Renewed = make([]*coorddv1.Status, len(each))
+	for i, err := range each {
+		if r.Renewed[i] = ToStatus(err); err == nil {
+			r.Renewed[i] = &coorddv1.Status{}
+		}
+	}
+}
