@@ -30,6 +30,7 @@ type entry struct {
 	starts                  uint64
 	heard                   clock.Instant // by itself; 0: never since this node's start
 	roundTrip               time.Duration // 0: never measured
+	far                     int           // how many round trips in a row were long
 	reads                   uint32        // op version; 0: it has not said
 	applied                 uint64        // Raft index
 }

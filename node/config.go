@@ -2,6 +2,7 @@ package node
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -113,6 +114,9 @@ func (c *Config) Validate() error {
 			refuse("address", a, "host:port")
 		}
 	}
+	if host, _, err := net.SplitHostPort(c.Listen); err == nil && c.Advertise == "" && unspecified(host) {
+		refuse("advertised address", "none", "the host:port under which the others reach this node, since it listens on every address")
+	}
 	for _, b := range []struct {
 		field string
 		value int
@@ -161,9 +165,15 @@ func loopback(addr string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// unspecified reports whether a host to listen on means every address.
+func unspecified(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
+}
+
 // random draws a number that tells one question from another.
 func random() uint64 {
 	var b [8]byte
 	rand.Read(b[:])
-	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 | uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+	return binary.BigEndian.Uint64(b[:])
 }

@@ -84,20 +84,28 @@ func (n *Node) hello(address string) (*peerv1.HelloResponse, error) {
 	return resp, nil
 }
 
-// measure notes a round trip, and warns when it becomes too long for the
-// election timeout.
+// tooFar is how many long round trips in a row are a distance, and not a moment
+// of load.
+const tooFar = 5
+
+// measure notes a round trip, and warns when they are too long for the election
+// timeout.
 func (n *Node) measure(resp *peerv1.HelloResponse, roundTrip time.Duration) {
 	cluster, err := clusterOf(resp.GetCluster())
 	if self := n.who(); err != nil || cluster.IsZero() || cluster != self.Cluster {
 		return
 	}
-	bound := n.cfg.ElectionTimeout / 10
-	var before time.Duration
+	far := 0
 	n.book.heard(resp.GetSelf(), func(e *entry) {
-		before = e.roundTrip
 		e.roundTrip, e.reads, e.applied = roundTrip, resp.GetReads(), resp.GetApplied()
+		if roundTrip <= n.cfg.ElectionTimeout/10 {
+			e.far = 0
+			return
+		}
+		e.far++
+		far = e.far
 	})
-	if roundTrip > bound && before <= bound {
+	if far == tooFar {
 		n.log.Warn("a member is far away for this election timeout: raise --election-timeout on all nodes to ten round trips",
 			"member", resp.GetSelf().GetName(), "round trip", roundTrip, "election timeout", n.cfg.ElectionTimeout)
 	}

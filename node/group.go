@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -206,10 +207,16 @@ func voters(servers []raft.Server) int {
 	return n
 }
 
-// handOver makes another voter the leader, if this node leads.
+// handOver makes another voter the leader, if this node leads. It takes at most
+// half of the time that ctx has left.
 func (g *group) handOver(ctx context.Context, log *slog.Logger) {
 	if g.raft.State() != raft.Leader || voters(g.servers()) < 2 {
 		return
+	}
+	if end, ok := ctx.Deadline(); ok {
+		half, cancel := context.WithTimeout(ctx, time.Until(end)/2)
+		defer cancel()
+		ctx = half
 	}
 	if err := await(ctx, g.raft.LeadershipTransfer()); err != nil {
 		log.Warn("leadership could not be handed over", "err", err)
@@ -262,14 +269,24 @@ func (s *streams) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	s.open.Add(1)
-	return &accepted{Conn: conn, done: sync.OnceFunc(s.open.Done)}, nil
+	return &accepted{Conn: conn, closing: s.node.ctx, done: sync.OnceFunc(s.open.Done)}, nil
 }
 
 // accepted tells when Raft lets go of a connection: the last thing that the
 // goroutine which reads from it does.
 type accepted struct {
 	net.Conn
-	done func()
+	closing context.Context // the node's
+	done    func()
+}
+
+// Read reports no failure while the node closes: Raft would complain of it.
+func (c *accepted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil && c.closing.Err() != nil {
+		err = io.EOF
+	}
+	return n, err
 }
 
 func (c *accepted) Close() error {

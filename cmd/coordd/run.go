@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// releaseTimeout bounds the release of a lease, which lapses anyhow.
-	releaseTimeout = 5 * time.Second
+	// leaveTimeout bounds the release of a lease, which lapses anyhow.
+	leaveTimeout = 5 * time.Second
 	// safeElections is how many election timeouts a TTL should be at least, so
 	// that a lease is likely to outlive a change of leader.
 	safeElections = 8
@@ -170,7 +170,7 @@ type job struct {
 	name    string
 	argv    []string
 	stderr  io.Writer
-	signals <-chan os.Signal
+	signals chan os.Signal
 }
 
 // run acquires the lease, has the command run under it, and releases it once
@@ -180,9 +180,8 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	signals, stop := catchSignals()
-	defer stop()
-	j.signals = signals
+	j.signals = catchSignals()
+	defer signal.Stop(j.signals)
 
 	conn, err := j.conn.dial()
 	if err != nil {
@@ -190,20 +189,15 @@ func (j *job) run(ctx context.Context) error {
 	}
 	defer conn.Close()
 	c := client.New(conn, client.WithOwner(j.owner()))
-	defer func() {
-		stop() // a second signal ends the process at once
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-		defer cancel()
-		_ = c.Close(ctx) // what could not be told to the cluster lapses
-	}()
 
 	lease, err := j.acquire(ctx, c)
 	if err != nil {
+		j.leave(ctx, c, lease)
 		return j.refused(err)
 	}
 	result, err := j.work(path, lease)
 	lost := lease.Err()
-	j.release(lease)
+	j.leave(ctx, c, lease)
 	if err != nil {
 		return j.notStarted(err)
 	}
@@ -221,7 +215,7 @@ func (j *job) owner() leases.Owner {
 }
 
 // acquire looks for a node that serves, and acquires the lease from it, while
-// it takes care of signals.
+// it takes care of signals. A lease that comes with an error is not wanted.
 func (j *job) acquire(ctx context.Context, c *client.Client) (*client.Lease, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -237,9 +231,8 @@ func (j *job) acquire(ctx context.Context, c *client.Client) (*client.Lease, err
 	for {
 		select {
 		case a := <-answers:
-			if a.lease != nil && ctx.Err() != nil {
-				j.release(a.lease)
-				return nil, context.Cause(ctx)
+			if ctx.Err() != nil { // a signal, perhaps too late to keep the lease from being granted
+				a.err = context.Cause(ctx)
 			}
 			return a.lease, a.err
 		case sig := <-j.signals:
@@ -324,13 +317,18 @@ func (j *job) work(path string, lease *client.Lease) (warden.Result, error) {
 	}
 }
 
-// release gives the lease back; one that is lost already needs none.
-func (j *job) release(lease *client.Lease) {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+// leave gives the lease back, if there is one, and ends the client. By then a
+// further signal ends this process at once.
+func (j *job) leave(ctx context.Context, c *client.Client, lease *client.Lease) {
+	signal.Stop(j.signals)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err := lease.Release(ctx); errors.Is(err, leases.ErrUnknownOutcome) {
-		j.note("lease %q could not be released, it is free after %v at the latest", j.name, j.ttl)
+	if lease != nil {
+		if err := lease.Release(ctx); errors.Is(err, leases.ErrUnknownOutcome) {
+			j.note("lease %q could not be released, it is free after %v at the latest", j.name, j.ttl)
+		}
 	}
+	_ = c.Close(ctx) // what could not be told to the cluster lapses
 }
 
 // note says something that nobody needs to act on.
@@ -433,7 +431,7 @@ func (s *signalled) Error() string { return "ended by " + unix.SignalName(s.Sign
 // catchSignals receives what the command's process group is to get. Signals
 // that are ignored (nohup) stay so, for the command too. PIPE is caught so that
 // a closed stderr does not end this process and thereby the command.
-func catchSignals() (_ <-chan os.Signal, stop func()) {
+func catchSignals() chan os.Signal {
 	c := make(chan os.Signal, 16)
 	for _, sig := range []os.Signal{
 		unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
@@ -443,7 +441,7 @@ func catchSignals() (_ <-chan os.Signal, stop func()) {
 			signal.Notify(c, sig)
 		}
 	}
-	return c, func() { signal.Stop(c) }
+	return c
 }
 
 // endsWait tells whether sig ends a job that has no command yet.

@@ -298,6 +298,28 @@ func TestRunWithoutCluster(t *testing.T) {
 	}
 }
 
+// A cluster that is gone: the command is told to end, and has, before the
+// lease's deadline.
+func TestRunLosesCluster(t *testing.T) {
+	addr := loopbackAddr(freePorts(t, devNodes))
+	dev := launch(t, "dev", "--listen", addr)
+	dev.says("Type this", 30*time.Second)
+	h := hold(t, addr, "lost", "--ttl", "5s", "-q", "--", "sh", "-c", `trap "echo told; exit 0" TERM; echo ready; while :; do sleep 0.05; done`)
+	if got := h.line(); got != "ready" {
+		t.Fatalf("the command says %q", got)
+	}
+	dev.signal(unix.SIGKILL)
+	if got := h.line(); got != "told" {
+		t.Errorf("the command says %q, want that it was told to end", got)
+	}
+	if got := h.code(); got != exitLost {
+		t.Errorf("got code %d, want %d", got, exitLost)
+	}
+	if got := h.stderr.String(); !strings.Contains(got, `lease "lost" was lost`) || strings.Count(got, "\n") != 1 {
+		t.Errorf("got %q, want one line that says so, in spite of -q", got)
+	}
+}
+
 // A tree with a daemon that writes the time into a file, over and over: however
 // its holder goes down, the last write comes before the next holder's start.
 func TestRunLeavesNoWriter(t *testing.T) {

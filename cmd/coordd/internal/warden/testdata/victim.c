@@ -3,7 +3,7 @@
 //
 //	victim MODE              does what MODE says, and says "ready" when it is set up
 //	victim session COMMAND…  runs COMMAND in a session of its own
-//	victim writer FILE       daemon writes the time into FILE again and again
+//	victim writer FILE       lets a daemon write the time into FILE, over and over
 //	victim stamp FILE        writes the time into FILE, and ends
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -87,6 +87,7 @@ int main(int argc, char **argv) {
 		put(fd);
 		if (*mode == 's')
 			return 0;
+		signal(SIGTERM, SIG_IGN);
 		if (leave()) {
 			ready();
 			return live();
