@@ -127,8 +127,8 @@ func TestCloseNamesWhatIsLeft(t *testing.T) {
 		if again := a.Close(t.Context()); again != err {
 			t.Errorf("another Close: got %v, want the same error", again)
 		}
-		if endless.Err() == nil {
-			t.Error("the lease is still believed in, though nobody renews it")
+		if endless.Err() == nil || endless.holder.stage != over {
+			t.Error("the lease is not over, though nobody renews it")
 		}
 		before := len(c.calls)
 		mustBe(t, "Release", endless.Release(t.Context()), leases.ErrClosed)

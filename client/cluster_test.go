@@ -105,14 +105,17 @@ func newCluster() *cluster {
 	}
 }
 
-// inBubble runs f with a new cluster in virtual time, and waits for what f has
-// left in the network.
+// inBubble runs f, which closes its clients, with a new cluster in virtual time,
+// and waits for what f has left in the network.
 func inBubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
-		defer c.network.Wait()
 		f(t, c)
+		c.network.Wait()
+		if n := len(c.links); n != 0 {
+			t.Errorf("%d conversations are left open, want none", n)
+		}
 	})
 }
 
@@ -502,6 +505,9 @@ func closing(t *testing.T, c *Client) {
 	defer cancel()
 	if err := c.Close(ctx); err != nil {
 		t.Errorf("Close: got %v, want nil", err)
+	}
+	if n := len(c.renewer.due); n != 0 {
+		t.Errorf("%d leases are still to be renewed after Close, want none", n)
 	}
 }
 

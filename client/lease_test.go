@@ -71,6 +71,23 @@ func TestReleaseIsRepeated(t *testing.T) {
 	}
 }
 
+// Only a copy that may have been carried out explains that the lease is not held.
+func TestReleaseThatCameTooLate(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		l := acquire(t, a, "x")
+		c.set(func(k call) fault {
+			if k.op == "release" && k.n == 1 {
+				c.free(c.held["x"])
+				return fault{err: leases.ErrUnavailable}
+			}
+			return fault{}
+		})
+		mustBe(t, "Release", l.Release(t.Context()), leases.ErrNotHeld, leases.ErrLost)
+	})
+}
+
 func TestReleaseGoesOnBeyondItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		a := c.client()

@@ -310,8 +310,11 @@ func (s *streams) Dial(id raft.ServerAddress, timeout time.Duration) (net.Conn, 
 
 // clientTLS is nil where the node speaks plaintext.
 func (n *Node) clientTLS() *tls.Config {
-	if n.cfg.TLS == nil {
+	switch {
+	case n.cfg.TLS == nil:
 		return nil
+	case n.cfg.TLS.Client == nil:
+		return &tls.Config{MinVersion: tls.VersionTLS13} // which fails, rather than speak plaintext
 	}
 	return n.cfg.TLS.Client
 }

@@ -112,7 +112,7 @@ func (c *conversation) open() error {
 		return &leases.InvalidError{Field: "conversation", Value: "silence", Bounds: fmt.Sprintf("an Open within %v", openTime)}
 	}
 	if msg.Open == nil || len(msg.Calls) > 0 {
-		return &leases.InvalidError{Field: "first message", Value: "calls", Bounds: "an Open and nothing else"}
+		return &leases.InvalidError{Field: "first message", Value: "no Open, or calls beside it", Bounds: "an Open and nothing else"}
 	}
 	id, err := leases.IDFromBytes("session", msg.Open.Session)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 // maxStreams bounds the streams of one connection, gracefulTime how long Close
 // waits for clients to hang up after their conversations have ended.
 const (
-	maxStreams   = 256
+	maxStreams   = 1024
 	gracefulTime = time.Second
 )
 

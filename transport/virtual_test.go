@@ -3,6 +3,7 @@ package transport_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,22 +22,7 @@ func TestPartitionIsNoticed(t *testing.T) {
 		f := faults.New(1)
 		backends := map[string]*backend{"n1": {}, "n2": {}}
 		for name, b := range backends {
-			l, err := f.Host(name).Listen(t.Context(), name+":7420")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := transport.NewServer(transport.ServerConfig{
-				Listener: l, Sessions: b, Peer: peers{}, AcceptRaft: func(mux.Hello) error { return nil },
-				Status: func(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error) {
-					return nil, leases.ErrUnavailable
-				},
-			})
-			s.Start()
-			defer func() {
-				if err := s.Close(t.Context()); err != nil {
-					t.Errorf("closing %s: %v", name, err)
-				}
-			}()
+			defer serveOn(t, f.Host(name), b)()
 		}
 		c, err := transport.Dial(transport.DialConfig{Addrs: []string{"n1:7420", "n2:7420"}, Network: f.Host("client")})
 		if err != nil {
@@ -70,4 +56,48 @@ func TestPartitionIsNoticed(t *testing.T) {
 			t.Errorf("finding the other node took %v: it should come first", took)
 		}
 	})
+}
+
+func TestSilenceEndsTheStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := faults.New(1)
+		defer serveOn(t, f.Host("n1"), &backend{})()
+		cc, err := transport.NewClientConn("n1:7420", nil, f.Host("client"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cc.Close()
+		start := time.Now()
+		stream, err := coorddv1.NewCoorddClient(cc).Session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ending(t, stream); !errors.Is(err, leases.ErrInvalid) || !strings.Contains(err.Error(), "an Open within 5s") {
+			t.Errorf("got %v, want it to ask for an Open", err)
+		}
+		if took := time.Since(start); took != 5*time.Second {
+			t.Errorf("it ended after %v, want 5s", took)
+		}
+	})
+}
+
+// serveOn runs a server on a host until the returned function is called.
+func serveOn(t *testing.T, h *faults.Host, b *backend) (stop func()) {
+	t.Helper()
+	l, err := h.Listen(t.Context(), h.Name()+":7420")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := transport.NewServer(transport.ServerConfig{
+		Listener: l, Sessions: b, Peer: peers{}, AcceptRaft: func(mux.Hello) error { return nil },
+		Status: func(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error) {
+			return nil, leases.ErrUnavailable
+		},
+	})
+	s.Start()
+	return func() {
+		if err := s.Close(t.Context()); err != nil {
+			t.Errorf("closing %s: %v", h.Name(), err)
+		}
+	}
 }

@@ -11,7 +11,14 @@ import (
 	"testing"
 )
 
+// asCoordd lets the test's own binary be coordd. Unlike the one that binary
+// builds it has the race detector in it whenever the test has.
+const asCoordd = "TEST_RUNS_AS_COORDD"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(asCoordd) != "" {
+		main()
+	}
 	for _, v := range os.Environ() { // the tests' own, and none of the caller's
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "COORDD_") {
 			os.Unsetenv(name)
@@ -47,6 +54,18 @@ func binary(t testing.TB) string {
 		t.Fatalf("build coordd: %v", built.err)
 	}
 	return filepath.Join(built.dir, "coordd")
+}
+
+// itself is this test's binary as coordd.
+func itself(t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), asCoordd+"=1")
+	return cmd
 }
 
 // result is what a command line came to.

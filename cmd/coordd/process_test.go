@@ -17,7 +17,7 @@ import (
 // member is a coordd process of a test, ended with it.
 type member struct {
 	t     *testing.T
-	args  []string
+	args  []string // of the command line
 	cmd   *exec.Cmd
 	out   lines         // stdout and stderr
 	ended chan struct{} // closed when the process has ended
@@ -44,7 +44,13 @@ func (l *lines) String() string {
 // launch starts the built binary.
 func launch(t *testing.T, args ...string) *member {
 	t.Helper()
-	m := &member{t: t, args: args, cmd: exec.Command(binary(t), args...), ended: make(chan struct{})}
+	return begin(t, exec.Command(binary(t), args...))
+}
+
+// begin starts a command that is coordd.
+func begin(t *testing.T, cmd *exec.Cmd) *member {
+	t.Helper()
+	m := &member{t: t, args: cmd.Args[1:], cmd: cmd, ended: make(chan struct{})}
 	m.cmd.Stdout, m.cmd.Stderr = &m.out, &m.out
 	if err := m.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -56,8 +62,11 @@ func launch(t *testing.T, args ...string) *member {
 	t.Cleanup(func() {
 		_ = m.cmd.Process.Kill() // it has ended already, mostly
 		<-m.ended
+		if strings.Contains(m.out.String(), "WARNING: DATA RACE") {
+			t.Error("a process found a data race")
+		}
 		if t.Failed() {
-			t.Logf("coordd %s wrote:\n%s", strings.Join(args, " "), m.out.String())
+			t.Logf("coordd %s wrote:\n%s", strings.Join(m.args, " "), m.out.String())
 		}
 	})
 	return m

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coordd/coordd/client"
+	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/cmd/coordd/internal/warden"
 	"github.com/coordd/coordd/leases"
 )
@@ -321,7 +322,11 @@ func (j *job) work(path string, lease *client.Lease) (warden.Result, error) {
 // further signal ends this process at once.
 func (j *job) leave(ctx context.Context, c *client.Client, lease *client.Lease) {
 	signal.Stop(j.signals)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	timeout := leaveTimeout
+	if lease != nil { // at its deadline there is nothing left to give back
+		timeout = min(timeout, lease.Deadline().Sub(clock.System().Now()))
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	if lease != nil {
 		if err := lease.Release(ctx); errors.Is(err, leases.ErrUnknownOutcome) {

@@ -32,9 +32,16 @@ func newServing(t *testing.T) *serving {
 // start starts member i, with the flags that all have in common.
 func (s *serving) start(i int) {
 	s.t.Helper()
+	s.members[i] = launch(s.t, s.line(i)...)
+}
+
+// line is member i's command line.
+func (s *serving) line(i int) []string {
 	name := fmt.Sprintf("n%d", i+1)
-	s.members[i] = launch(s.t, "serve", "--name", name, "--data", filepath.Join(s.dir, name), "--listen", s.addrs[i],
-		"--join", s.all(), "--bootstrap", "--election-timeout", "300ms")
+	return []string{
+		"serve", "--name", name, "--data", filepath.Join(s.dir, name), "--listen", s.addrs[i],
+		"--join", s.all(), "--bootstrap", "--election-timeout", "300ms",
+	}
 }
 
 func (s *serving) all() string { return strings.Join(s.addrs, ",") }

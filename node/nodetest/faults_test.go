@@ -122,23 +122,36 @@ func (c *Cluster) lead() {
 }
 
 // The leader is paused, the others elect another, and it wakes while it still
-// believes that it leads: it must neither renew nor grant.
+// believes that it leads: it must neither renew nor grant. One client reaches
+// that leader alone, another all but that one.
 var pausedLeader = scenario{
 	config: Config{ElectionTimeout: 300 * time.Millisecond},
-	run: underLoad(3*time.Second, func(c *Cluster) {
+	run: func(c *Cluster) {
+		const ttl = 5 * time.Second
 		c.lead()
-		i := c.Leader()
-		c.Pause(i)
-		time.Sleep(c.some(time.Second, 5*time.Second))
-		if c.Rand.IntN(2) == 0 { // and does not hear of the other at once
-			for _, o := range c.others(i) {
-				c.Cut(o, c.Host(i))
-			}
+		a, b := c.Client("a", ClientConfig{Nodes: []int{0}}), c.Client("b", ClientConfig{Nodes: []int{1, 2}})
+		held := a.acquire(10*time.Second, ttl)
+		if held == nil {
+			return
 		}
-		c.Resume(i)
-		time.Sleep(c.some(0, 4*time.Second))
-	}),
-	least: someEvents,
+		c.Partition([]string{"a"}, c.others(0))
+		c.Partition([]string{"b"}, c.nodes(0))
+		l := startLoad(c, 3, 2, ttl)
+		time.Sleep(c.some(0, ttl))
+		c.Pause(0)
+		go b.acquire(3*ttl, ttl)
+		time.Sleep(c.some(time.Second, 5*time.Second))
+		if c.Rand.IntN(4) > 0 { // it does not hear of the other at once
+			c.cutAll(c.others(0), c.nodes(0))
+		}
+		c.Resume(0)
+		a.acquire(time.Second, ttl)
+		time.Sleep(c.some(ttl, 2*ttl))
+		c.HealAll()
+		time.Sleep(ttl)
+		l.end()
+	},
+	least: someGrants,
 }
 
 func TestPausedLeader(t *testing.T)           { explore(t, pausedLeader) }

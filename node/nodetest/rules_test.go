@@ -120,6 +120,7 @@ var staleRound = scenario{
 	run: func(c *Cluster) {
 		const ttl = 5 * time.Second
 		c.lead()
+		c.Net.Break(c.Host(0), c.Host(1)) // what may be left of the connections of a former leader
 		a, b := c.Client("a", ClientConfig{Nodes: []int{0}}), c.Client("b", ClientConfig{Nodes: []int{1, 2}})
 		held := a.acquire(10*time.Second, ttl)
 		if held == nil {
