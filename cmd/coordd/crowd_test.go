@@ -116,16 +116,15 @@ func (g *guest) hold(ctx context.Context, name string, queue bool) (*client.Leas
 
 // visit wants a lease once, for a while. false: the client has died.
 func (g *guest) visit(ctx context.Context, r *rand.Rand) bool {
-	upTo := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
 	patience, cancel := g.patience(ctx, r)
 	l, held, err := g.hold(patience, g.crowd.name(r.IntN(g.crowd.names)), r.IntN(3) > 0)
 	cancel()
 	if err != nil {
 		g.expect(err)
-		sleep(ctx, upTo(50*time.Millisecond))
+		sleep(ctx, upTo(r, 50*time.Millisecond))
 		return true
 	}
-	while := upTo(40 * time.Millisecond)
+	while := upTo(r, 40*time.Millisecond)
 	switch {
 	case g.crowd.deaths.due():
 		g.die()
@@ -145,12 +144,14 @@ func (g *guest) visit(ctx context.Context, r *rand.Rand) bool {
 // patience ends after a while that was told, or without notice.
 func (g *guest) patience(ctx context.Context, r *rand.Rand) (context.Context, context.CancelFunc) {
 	if r.IntN(4) > 0 {
-		return context.WithTimeout(ctx, 100*time.Millisecond+time.Duration(r.Int64N(int64(3*time.Second))))
+		return context.WithTimeout(ctx, 100*time.Millisecond+upTo(r, 3*time.Second))
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	time.AfterFunc(time.Duration(r.Int64N(int64(100*time.Millisecond))), cancel)
+	time.AfterFunc(upTo(r, 100*time.Millisecond), cancel)
 	return ctx, cancel
 }
+
+func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
 
 // expect fails the test for an error that says nothing, or something wrong.
 func (g *guest) expect(err error) {

@@ -298,6 +298,22 @@ func TestRunWithoutCluster(t *testing.T) {
 	}
 }
 
+// A TTL that is short for the cluster's elections is said to be.
+func TestRunShortTTL(t *testing.T) {
+	addr := loopbackAddr(freePorts(t, 1))
+	launch(t, "serve", "--name", "n1", "--data", t.TempDir(), "--listen", addr, "--bootstrap", "--election-timeout", "400ms")
+	got := command(t, "run", "--addr", addr, "--timeout", "60s", "--ttl", "3s", "job", "true")
+	if got.code != 0 || !strings.Contains(got.stderr, "--ttl 3s is short") || !strings.Contains(got.stderr, "3.2s") || strings.Count(got.stderr, "\n") != 1 {
+		t.Errorf("got %+v, want success and a warning that names 3.2s", got)
+	}
+	if got := command(t, "run", "--addr", addr, "-q", "--ttl", "3s", "job", "true"); got != (result{}) {
+		t.Errorf("with -q: got %+v, want no word", got)
+	}
+	if got := command(t, "run", "--addr", addr, "--ttl", "4s", "job", "true"); got != (result{}) {
+		t.Errorf("with --ttl 4s: got %+v, want no word", got)
+	}
+}
+
 // A cluster that is gone: the command is told to end, and has, before the
 // lease's deadline.
 func TestRunLosesCluster(t *testing.T) {

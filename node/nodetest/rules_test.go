@@ -129,10 +129,11 @@ var staleRound = scenario{
 		c.Partition([]string{"b"}, c.nodes(0))
 		c.Partition([]string{"a"}, c.nodes(1, 2))
 		renewed(held)
-		// The leader hears nobody any more; its questions still arrive at the voter.
+		time.Sleep(ttl/3 - ttl/30 - 50*time.Millisecond) // just before the next renewal
+		// The leader hears nobody any more; its question still arrives at the voter.
 		c.cutAll(c.nodes(1, 2), c.nodes(0))
 		c.Cut(c.Host(0), c.Host(2))
-		time.Sleep(ttl/3 + c.some(0, 300*time.Millisecond))
+		time.Sleep(c.some(230*time.Millisecond, 300*time.Millisecond))
 		c.Cut(c.Host(0), c.Host(1))
 		go b.acquire(15*time.Second, ttl)
 		time.Sleep(c.some(2*time.Second, 3*time.Second))

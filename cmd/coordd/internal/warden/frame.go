@@ -20,13 +20,15 @@ const (
 	orderSignal               // value: the signal for the command's process group
 )
 
-// Reports come from the warden: started and ended or lost, or one of the other
-// two. Their pipe at its end without a last one says that it was killed.
+// Reports come from the warden: started, later ended or lost, or one of those
+// that say that nothing was started. Their pipe at its end without a final one
+// says that the warden was killed.
 const (
 	reportStarted kind = iota // value: the command's process id
 	reportStopped             // the command was stopped; value: the signal
 	reportLate                // nothing was started: the deadline is too near
-	reportFailed              // nothing was started; value: the errno
+	reportFailed              // nothing was started; value: the errno of executing the command
+	reportUnable              // nothing was started; value: the errno of something before that
 	reportEnded               // none is left; value: the command's wait status
 	reportLost                // the same, for the lease's sake
 )

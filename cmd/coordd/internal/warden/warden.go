@@ -35,6 +35,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coordd/coordd/clock"
 )
 
@@ -160,6 +162,16 @@ func startWarden(c Command, orders, reports *os.File) (*exec.Cmd, error) {
 	return cmd, cmd.Start()
 }
 
+// closeOnExec says whether programs that this one starts get its file fd.
+func closeOnExec(fd int, yes bool) error {
+	flags := 0
+	if yes {
+		flags = unix.FD_CLOEXEC
+	}
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags)
+	return err
+}
+
 func (t *Tree) awaitStart(path string) (*Tree, error) {
 	first, ok := <-t.began
 	switch {
@@ -169,6 +181,9 @@ func (t *Tree) awaitStart(path string) (*Tree, error) {
 	case ok && first.kind == reportFailed:
 		<-t.done
 		return nil, &os.PathError{Op: "execute", Path: path, Err: syscall.Errno(first.value)}
+	case ok && first.kind == reportUnable:
+		<-t.done
+		return nil, fmt.Errorf("set the warden up: %w", syscall.Errno(first.value))
 	default:
 		if <-t.done; t.result.Deserted && !t.result.Lost {
 			return nil, ErrDeserted
@@ -268,7 +283,7 @@ func (t *Tree) read(reports *os.File, left *tree) (final bool) {
 			case t.stopped <- syscall.Signal(f.value):
 			default:
 			}
-		case reportLate, reportFailed:
+		case reportLate, reportFailed, reportUnable:
 			t.began <- f
 			final = true
 		case reportEnded, reportLost:

@@ -107,7 +107,7 @@ func (w *ward) start(orders *os.File, l Limits, path string, argv []string) erro
 	}
 	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: commandAttr()}
 	if w.tree.command, err = syscall.ForkExec(path, argv, attr); err != nil {
-		return err
+		return &os.PathError{Op: "execute", Path: path, Err: err}
 	}
 	w.tree.stopped = func(by syscall.Signal) { w.report(reportStopped, int64(by)) }
 	w.report(reportStarted, int64(w.tree.command))
@@ -126,15 +126,18 @@ func (w *ward) start(orders *os.File, l Limits, path string, argv []string) erro
 	return nil
 }
 
+// refuse reports why start has not started anything.
 func (w *ward) refuse(err error) int {
-	var errno syscall.Errno
+	var exec *os.PathError
+	errno := unix.ENOTSUP
+	errors.As(err, &errno)
 	switch {
 	case errors.Is(err, errLate):
 		w.report(reportLate, 0)
-	case errors.As(err, &errno):
+	case errors.As(err, &exec):
 		w.report(reportFailed, int64(errno))
 	default:
-		w.report(reportFailed, int64(unix.ENOTSUP))
+		w.report(reportUnable, int64(errno))
 	}
 	return 1
 }
