@@ -60,6 +60,7 @@ type fault struct {
 	mute   bool          // its answer never arrives
 	slow   time.Duration // its answer arrives so much later
 	err    error         // it is answered with that, and not carried out
+	each   error         // of a renewal: every lease is answered with that, and not renewed
 	closed bool          // the conversation breaks when it would be answered
 }
 
@@ -194,6 +195,8 @@ func (l *link) do(ctx context.Context, k call, carryOut func() reply) reply {
 	switch {
 	case f.err != nil:
 		answer <- reply{err: f.err}
+	case f.each != nil:
+		answer <- reply{errs: slices.Repeat([]error{f.each}, k.size)}
 	case !f.lost:
 		c.network.Go(func() {
 			time.Sleep(f.late)

@@ -138,19 +138,35 @@ func TestManyRequestsHang(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		a := c.client()
 		defer closing(t, a)
-		var all []*Lease
-		for i := range 8 {
-			all = append(all, acquire(t, a, fmt.Sprint(i), TTL(3*time.Second)))
-			time.Sleep(300 * time.Millisecond)
-		}
 		c.set(func(k call) fault { return fault{lost: k.link <= 2} })
-		time.Sleep(6 * time.Second)
-		for _, l := range all {
-			if l.Err() != nil {
-				t.Errorf("lease %s: got %v, want nil", l.Name(), l.Err())
-			}
-			l.Release(t.Context())
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() { release(t, acquire(t, a, fmt.Sprint(i), TTL(3*time.Second))) })
 		}
+		wg.Wait()
+		if d := time.Since(epoch); d > 1500*time.Millisecond {
+			t.Errorf("it took %v, want 375 ms, 750 ms and a little", d)
+		}
+	})
+}
+
+// A renewal that is answered lease by lease that nothing is known.
+func TestNothingKnownOfEach(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		l := acquire(t, a, "x", TTL(20*time.Second))
+		c.set(func(k call) fault {
+			if k.op == "renew" && time.Since(epoch) < 17*time.Second {
+				return fault{each: leases.ErrUnavailable}
+			}
+			return fault{}
+		})
+		time.Sleep(time.Minute)
+		if l.Err() != nil {
+			t.Errorf("got %v, want the lease kept", l.Err())
+		}
+		release(t, l)
 	})
 }
 

@@ -50,11 +50,7 @@ func (n *Node) listenAdmin() error {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return errors.Join(fmt.Errorf("admin socket: %w", err), listener.Close())
 	}
-	n.admin = grpc.NewServer(grpc.MaxRecvMsgSize(1<<16), grpc.WaitForHandlers(true), grpc.UnaryInterceptor(
-		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			resp, err := handle(ctx, req)
-			return resp, transport.ToGRPC(err)
-		}))
+	n.admin = grpc.NewServer(grpc.MaxRecvMsgSize(1<<16), grpc.WaitForHandlers(true), grpc.UnaryInterceptor(transport.UnaryInterceptor(n.log)))
 	adminv1.RegisterAdminServer(n.admin, &admin{node: n})
 	n.loops.Go(func() {
 		if err := n.admin.Serve(listener); err != nil && n.ctx.Err() == nil {
@@ -151,7 +147,8 @@ func (n *Node) leader() (peerv1.PeerClient, error) {
 	return n.book.dial(elsewhere.Leader, n.cfg.TLS, n.cfg.Network)
 }
 
-// remove takes a member out for good. One that is heard is refused unless force.
+// remove takes a member out for good. One that is heard is refused unless force,
+// and one without which the others would have no quorum is refused always.
 func (n *Node) remove(ctx context.Context, g *group, name string, force bool) (string, error) {
 	n.joins.Lock()
 	defer n.joins.Unlock()
@@ -166,35 +163,68 @@ func (n *Node) remove(ctx context.Context, g *group, name string, force bool) (s
 	if e, alive := n.book.alive(id, 2*n.cfg.ElectionTimeout); alive && !force {
 		return "", &leases.InvalidError{Field: "member", Value: name, Bounds: "one that is gone: this one was just heard at " + e.address + "; stop it first, or use force"}
 	}
+	if heard, all := n.quorumWithout(g, server.ID); heard < all/2+1 {
+		return "", &leases.InvalidError{Field: "member", Value: name, Bounds: fmt.Sprintf("one that the others can do without: %d of the %d voters that remain are heard, and %d are needed; bring others back, or remove the silent ones, first", heard, all, all/2+1)}
+	}
 	n.log.Info("removing a member", "member", id, "force", force)
 	return id, n.change(ctx, g.raft.RemoveServer(server.ID, 0, n.cfg.ElectionTimeout))
 }
 
+// quorumWithout counts the voters but one, and those of them that are heard.
+func (n *Node) quorumWithout(g *group, gone raft.ServerID) (heard, all int) {
+	for _, s := range g.servers() {
+		if s.Suffrage != raft.Voter || s.ID == gone {
+			continue
+		}
+		all++
+		if _, alive := n.book.alive(string(s.ID), 2*n.cfg.ElectionTimeout); alive || string(s.ID) == n.who().ServerID() {
+			heard++
+		}
+	}
+	return heard, all
+}
+
 // transferLeadership makes another voter the leader and returns its name.
 func (n *Node) transferLeadership(ctx context.Context, g *group, to string) (string, error) {
+	self, term := n.who().ServerID(), g.raft.CurrentTerm()
 	var future raft.Future
 	if to == "" {
 		future = g.raft.LeadershipTransfer()
 	} else {
 		server, err := g.named(to)
-		switch {
-		case err != nil:
+		if err != nil {
 			return "", err
-		case server.Suffrage != raft.Voter:
-			return "", &leases.InvalidError{Field: "member", Value: to, Bounds: "a voter"}
-		case string(server.ID) == n.who().ServerID():
+		}
+		if string(server.ID) == self {
 			return to, nil
+		}
+		if server.Suffrage != raft.Voter {
+			return "", &leases.InvalidError{Field: "member", Value: to, Bounds: "a voter"}
+		}
+		// A leader grants nothing while it tries, and it tries for a while.
+		if e, alive := n.book.alive(string(server.ID), 2*n.cfg.ElectionTimeout); !alive {
+			return "", &leases.UnavailableError{Reason: fmt.Sprintf("%s is not heard at %s: it cannot take over", to, e.address)}
 		}
 		future = g.raft.LeadershipTransferToServer(server.ID, server.Address)
 	}
-	if err := await(ctx, future); err != nil {
+	if err := await(ctx, future); ctx.Err() != nil {
+		return "", unknown(ctx)
+	} else if err != nil {
 		return "", &leases.UnavailableError{Reason: "the leadership could not be transferred: " + err.Error()}
 	}
-	for ctx.Err() == nil { // the new leader is known with its first heartbeat
-		if _, id := g.raft.LeaderWithID(); id != "" && string(id) != n.who().ServerID() {
-			return identity.NameOf(string(id)), nil
+	for ctx.Err() == nil && n.ctx.Err() == nil {
+		_, id := g.raft.LeaderWithID()
+		name := identity.NameOf(string(id))
+		switch {
+		case g.raft.State() == raft.Leader && g.raft.CurrentTerm() != term:
+			return "", &leases.UnavailableError{Reason: "the leadership was transferred, but " + n.cfg.Name + " was elected again"}
+		case id == "" || string(id) == self: // the new leader is known with its first heartbeat
+			n.pause(10 * time.Millisecond)
+		case to != "" && name != to:
+			return "", &leases.UnavailableError{Reason: "the leadership was transferred, but " + name + " was elected, not " + to}
+		default:
+			return name, nil
 		}
-		n.pause(10 * time.Millisecond)
 	}
 	return "", unknown(ctx)
 }
@@ -208,6 +238,7 @@ func (g *group) named(name string) (raft.Server, error) {
 		for _, s := range servers {
 			names = append(names, identity.NameOf(string(s.ID)))
 		}
+		slices.Sort(names)
 		return raft.Server{}, &leases.InvalidError{Field: "member", Value: clip(name), Bounds: fmt.Sprintf("one of %v", names)}
 	}
 	return servers[i], nil

@@ -265,7 +265,7 @@ func TestTransferLeadership(t *testing.T) {
 // Operators' calls are not for everybody who reaches the port.
 func TestAdminIsNotOnThePort(t *testing.T) {
 	n := start(t, node.Config{Name: "n1", InMemory: true, Listen: freeAddress(t), Bootstrap: true})
-	conn, err := transport.NewClientConn(n.Address(), nil, transport.TCP())
+	conn, err := grpc.NewClient(n.Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func (n *Node) belong() {
 			}
 			return
 		}
-		if err := n.join(); err != nil {
+		if err := n.join(); err != nil && n.ctx.Err() == nil {
 			n.say("waiting to be taken in: " + err.Error())
 		}
 		n.pause(n.cfg.ElectionTimeout / 4)
@@ -149,6 +149,10 @@ func (n *Node) join() error {
 			return fmt.Errorf("no answer from %s", strings.Join(silent, ", "))
 		}
 		return fmt.Errorf("%w: nobody knows a leader", leases.ErrNoQuorum)
+	}
+	// The leader knows whether this node's log is that of a member that was removed.
+	if _, err := n.hello(leader); err != nil {
+		return err
 	}
 	client, err := n.book.dial(leader, n.cfg.TLS, n.cfg.Network)
 	if err != nil {

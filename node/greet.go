@@ -70,6 +70,7 @@ func (n *Node) hello(address string) (*peerv1.HelloResponse, error) {
 	ctx, cancel := context.WithTimeout(n.ctx, n.cfg.ElectionTimeout)
 	defer cancel()
 	self := n.who()
+	logged := n.logged() // before the question: one that is just taken in may have a log before the answer
 	sent := n.clock.Now()
 	resp, err := client.Hello(ctx, &peerv1.HelloRequest{
 		Self: n.introduction(), Cluster: clusterBytes(self.Cluster), Founds: n.founds(), Reads: leases.OpVersion,
@@ -81,7 +82,27 @@ func (n *Node) hello(address string) (*peerv1.HelloResponse, error) {
 		return nil, err
 	}
 	n.measure(resp, n.clock.Now().Sub(sent))
+	if logged {
+		n.heed(resp)
+	}
 	return resp, nil
+}
+
+// logged reports whether the node has a log: then it is, or has been, named by a
+// configuration of its cluster.
+func (n *Node) logged() bool {
+	g := n.member()
+	return g != nil && g.raft.LastIndex() > 0
+}
+
+// heed ends a node with a log where a leader not older than all that the node
+// has heard of says that the cluster has taken it out.
+func (n *Node) heed(resp *peerv1.HelloResponse) {
+	cluster, err := clusterOf(resp.GetCluster())
+	if err != nil || cluster != n.who().Cluster || !resp.GetStranger() || resp.GetTerm() < n.member().raft.CurrentTerm() {
+		return
+	}
+	n.die(fmt.Errorf("%w by %s: to join again, empty the data folder first", ErrRemoved, resp.GetSelf().GetName()))
 }
 
 // tooFar is how many long round trips in a row are a distance, and not a moment
@@ -116,11 +137,6 @@ func (n *Node) take(resp *peerv1.HelloResponse) {
 	cluster, err := clusterOf(resp.GetCluster())
 	if self := n.who(); err != nil || cluster.IsZero() || cluster != self.Cluster {
 		return
-	}
-	if g := n.member(); g != nil && resp.GetStranger() && resp.GetTerm() >= g.raft.CurrentTerm() {
-		if _, in := g.server(n.who().ServerID()); in { // a leader not older than all that this node has heard of
-			n.die(fmt.Errorf("%w by %s: to join again, empty the data folder first", ErrRemoved, resp.GetSelf().GetName()))
-		}
 	}
 	n.book.heard(resp.GetSelf(), func(e *entry) { e.reads, e.applied = resp.GetReads(), resp.GetApplied() })
 	for _, p := range resp.GetPeers() {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/hashicorp/raft"
@@ -159,10 +160,16 @@ func (n *Node) takeIn(ctx context.Context, g *group, req *peerv1.JoinRequest) (v
 
 // change waits for a change of the membership.
 func (n *Node) change(ctx context.Context, f raft.IndexFuture) error {
-	if err := await(ctx, f); err != nil {
+	switch err := await(ctx, f); {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return unknown(ctx)
+	case errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrRaftShutdown):
+		return fmt.Errorf("%w: the membership may have been changed: %w", leases.ErrUnknownOutcome, err)
+	default:
 		return &leases.UnavailableError{Reason: "the membership could not be changed: " + err.Error()}
 	}
-	return nil
 }
 
 func validateNode(p *peerv1.Node) error {

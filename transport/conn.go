@@ -39,7 +39,7 @@ type Conn struct {
 
 	mu     sync.Mutex       // guards what follows
 	pinned leases.ID        // zero: no cluster yet
-	links  map[string]*link // in use, by address; those that broke are not here
+	links  map[string]*link // by address, in use and spare ones; those that are spoiled are not here
 	start  int              // the index in Addrs that a search starts with
 	first  string           // an address that comes before it; empty: none
 	avoid  string           // where the last conversation broke; empty: none did
@@ -78,6 +78,12 @@ func (c *Conn) Close() error {
 	c.cancel(errConnClosed)
 	c.mu.Unlock()
 	c.run.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range c.links { // spare ones: there is nobody left to use them
+		l.cc.Close()
+	}
+	clear(c.links)
 	return nil
 }
 
@@ -223,5 +229,5 @@ func (c *Conn) ended(s *session, err error) {
 	}
 	c.mu.Unlock()
 	c.cfg.Log.Debug("conversation ended", "node", s.info.Node, "addr", s.link.addr, "err", err)
-	c.giveBack(s.link, true)
+	c.giveBack(s.link, s.link.spoiled(errors.Is(err, leases.ErrClosed)))
 }

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
@@ -22,10 +23,11 @@ import (
 )
 
 // connectTimeout bounds one attempt to connect, backoffLimit the pause between
-// two.
+// two. spareTime is how long a Conn keeps a connection that nobody uses.
 const (
 	connectTimeout = 5 * time.Second
 	backoffLimit   = 3 * time.Second
+	spareTime      = time.Minute
 )
 
 // NewClientConn returns a gRPC connection to the node at addr over n. It does
@@ -33,7 +35,7 @@ const (
 // ErrUnavailable where the request has certainly not left, else what the node
 // said, else ErrUnknownOutcome. The caller closes it.
 func NewClientConn(addr string, t *TLS, n Network) (*grpc.ClientConn, error) {
-	l, err := newLink(addr, t, n)
+	l, err := newLink(addr, t, n, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +52,9 @@ type link struct {
 	users int // guarded by the mu of the Conn that it belongs to
 }
 
-func newLink(addr string, t *TLS, n Network) (*link, error) {
+// newLink returns a link that disconnects when it was not used for the time of
+// spare, and connects again for the next use; 0: it never does.
+func newLink(addr string, t *TLS, n Network, spare time.Duration) (*link, error) {
 	l := &link{addr: addr}
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		conn, err := mux.Dial(ctx, n.Dial, addr, t.client(), mux.ProtoGRPC)
@@ -69,7 +73,7 @@ func newLink(addr string, t *TLS, n Network) (*link, error) {
 			MinConnectTimeout: connectTimeout,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: pingTimeout, PermitWithoutStream: true}),
-		grpc.WithIdleTimeout(0), // never: connecting again would cost the next call
+		grpc.WithIdleTimeout(spare),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithMaxHeaderListSize(maxHeaders),
 		grpc.WithStaticStreamWindowSize(streamWindow),
@@ -164,7 +168,7 @@ func (c *Conn) borrow(addr string) (*link, error) {
 	l := c.links[addr]
 	if l == nil {
 		var err error
-		if l, err = newLink(addr, c.cfg.TLS, c.cfg.Network); err != nil {
+		if l, err = newLink(addr, c.cfg.TLS, c.cfg.Network, spareTime); err != nil {
 			return nil, &leases.UnavailableError{Reason: err.Error()}
 		}
 		c.links[addr] = l
@@ -173,18 +177,34 @@ func (c *Conn) borrow(addr string) (*link, error) {
 	return l, nil
 }
 
-// giveBack ends a use of l. A link without users is closed, and a broken one
-// gets no new ones: whoever comes next connects anew, without gRPC's backoff,
-// and resolves the name again.
-func (c *Conn) giveBack(l *link, broken bool) {
+// giveBack ends a use of l. Without users it is kept for the next, as long as
+// its address is one of the configuration's: connecting costs both ends a
+// handshake, and at the end of a leader all of its clients search at once, again
+// and again. A spoiled one gets no new users.
+func (c *Conn) giveBack(l *link, spoiled bool) {
 	c.mu.Lock()
 	l.users--
 	unused := l.users == 0
-	if (unused || broken) && c.links[l.addr] == l {
+	current := c.links[l.addr] == l
+	if current && (spoiled || unused && !slices.Contains(c.cfg.Addrs, l.addr)) {
 		delete(c.links, l.addr)
+		current = false
 	}
 	c.mu.Unlock()
-	if unused {
+	if unused && !current {
 		l.cc.Close()
 	}
+}
+
+// spoiled reports whether whoever comes next had better connect anew, which
+// looks the name up again and does not wait for gRPC's backoff. silent says that
+// there was no answer over l: the node hangs, or is no longer there.
+func (l *link) spoiled(silent bool) bool {
+	switch l.cc.GetState() {
+	case connectivity.Ready:
+		return silent
+	case connectivity.Connecting, connectivity.Idle:
+		return false // to begin anew would take longer still
+	}
+	return true
 }

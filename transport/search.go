@@ -151,8 +151,8 @@ func (c *Conn) search(ctx context.Context, visit func(context.Context, *link, *s
 		}
 		try, done := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 		err = visit(try, l, s)
+		c.giveBack(l, err != nil && l.spoiled(try.Err() != nil))
 		done()
-		c.giveBack(l, errors.Is(err, leases.ErrUnavailable))
 		if err == nil {
 			c.found(addr)
 			return nil

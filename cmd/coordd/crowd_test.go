@@ -36,13 +36,20 @@ type crowd struct {
 // name is the crowd's i-th one.
 func (c *crowd) name(i int) string { return fmt.Sprintf("x%d", i) }
 
+// arrival is how long after one client the next one comes: the race detector
+// makes a handshake so dear that all at once would leave no time for heartbeats.
+const arrival = 40 * time.Millisecond
+
 // start lets so many clients come.
 func (c *crowd) start(clients int) {
 	ctx, stop := context.WithCancel(c.t.Context())
 	c.stop = stop
 	for i := range clients {
 		r := rand.New(rand.NewPCG(c.seed, uint64(i)))
-		c.workers.Go(func() { c.work(ctx, i, r) })
+		c.workers.Go(func() {
+			sleep(ctx, time.Duration(i)*arrival)
+			c.work(ctx, i, r)
+		})
 	}
 }
 

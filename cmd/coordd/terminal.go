@@ -60,29 +60,33 @@ func (t *terminal) take(group int) bool {
 	return unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, t.own) == nil
 }
 
-// stopped follows a command that sig has stopped.
+// stopped follows a command that sig has stopped. The shell that waits for this
+// process's group can only see, and continue, that one.
 func (t *terminal) stopped(tree *warden.Tree, sig syscall.Signal) {
-	if (sig == unix.SIGTTIN || sig == unix.SIGTTOU) && t.give(tree.Group()) {
+	if t == nil {
+		return
+	}
+	wants := sig == unix.SIGTTIN || sig == unix.SIGTTOU
+	switch {
+	case wants && t.give(tree.Group()):
 		tree.Signal(unix.SIGCONT) // it asked for the terminal before it had it
-	} else if t.take(tree.Group()) {
-		// Had the command not been in the foreground, Ctrl-Z would have stopped
-		// this group: its shell waits for that.
+	case wants, t.take(tree.Group()):
 		unix.Kill(0, unix.SIGSTOP)
 	}
 }
 
-// close takes the terminal back from a command that has ended, killed by a
-// signal or not.
+// close takes the terminal back from a command that has ended as r tells.
 func (t *terminal) close(group int, r warden.Result) {
 	if t == nil {
 		return
 	}
-	if t.take(group) && r.Status.Signaled() {
-		switch sig := r.Status.Signal(); sig {
-		case unix.SIGINT, unix.SIGQUIT:
-			// Ctrl-C would have reached this group too: it ends a script of which
-			// this process is one line.
+	if took := t.take(group); took && r.Status.Signaled() {
+		if sig := r.Status.Signal(); sig == unix.SIGINT || sig == unix.SIGQUIT {
+			// Ctrl-C would have reached this group too: a script of which this
+			// process is one line may end by it.
+			signal.Ignore(sig)
 			unix.Kill(0, sig)
+			signal.Reset(sig)
 		}
 	}
 	t.file.Close()
