@@ -228,41 +228,47 @@ func (c *conversation) stretched(d time.Duration) time.Duration {
 // answered takes an answer of s's. One that says that nothing is known calls for
 // another node, at once or when it is repeated.
 func (c *conversation) answered(s leases.Session, err error, inTime bool) {
-	c.mu.Lock()
-	if inTime {
-		c.late = 0
-	}
-	if certain(err) {
-		c.strikes = 0
-	} else {
-		c.strikes++
-	}
-	up := c.strikes >= maxStrikes || matches(err, leases.ErrNotLeader, leases.ErrNoQuorum)
-	c.mu.Unlock()
-	if up {
+	if c.count(s, err, inTime) {
 		c.give(s, err)
 	}
 }
 
+// count reports whether s is to be given up.
+func (c *conversation) count(s leases.Session, err error, inTime bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.session != s: // a late answer says nothing of the present one
+		return false
+	case inTime:
+		c.late = 0
+	}
+	if certain(err) {
+		c.strikes = 0
+		return false
+	}
+	c.strikes++
+	return c.strikes >= maxStrikes || matches(err, leases.ErrNotLeader, leases.ErrNoQuorum)
+}
+
 // unanswered gives s up: its node may hang.
 func (c *conversation) unanswered(s leases.Session, after time.Duration) {
-	c.mu.Lock()
-	if c.session == s { // of many requests over it, one counts
-		c.late++
-	}
-	c.mu.Unlock()
-	c.give(s, fmt.Errorf("%w: no answer within %v", leases.ErrUnknownOutcome, after))
+	c.part(s, fmt.Errorf("%w: no answer within %v", leases.ErrUnknownOutcome, after), 1)
 }
 
 // give gives s up, so that the next request goes over a new session.
-func (c *conversation) give(s leases.Session, why error) {
+func (c *conversation) give(s leases.Session, why error) { c.part(s, why, 0) }
+
+// part ends s, if it is the present session; of many that want that one counts.
+func (c *conversation) part(s leases.Session, why error, late int) {
 	c.mu.Lock()
-	ours := c.session == s
-	if ours {
+	present := c.session == s
+	if present {
 		c.session, c.strikes, c.err = nil, 0, why
+		c.late += late
 	}
 	c.mu.Unlock()
-	if ours {
+	if present {
 		c.client.log.Info("the conversation is over", "node", s.Info().Node, "error", why)
 		s.Close()
 	}

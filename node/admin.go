@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
 	grpcpeer "google.golang.org/grpc/peer"
 
 	"github.com/coordd/coordd/leases"
@@ -50,7 +51,12 @@ func (n *Node) listenAdmin() error {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return errors.Join(fmt.Errorf("admin socket: %w", err), listener.Close())
 	}
-	n.admin = grpc.NewServer(grpc.MaxRecvMsgSize(1<<16), grpc.WaitForHandlers(true), grpc.UnaryInterceptor(transport.UnaryInterceptor(n.log)))
+	n.admin = grpc.NewServer(
+		grpc.MaxRecvMsgSize(1<<16),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+		grpc.UnaryInterceptor(transport.UnaryInterceptor(n.log)),
+	)
 	adminv1.RegisterAdminServer(n.admin, &admin{node: n})
 	n.loops.Go(func() {
 		if err := n.admin.Serve(listener); err != nil && n.ctx.Err() == nil {

@@ -70,7 +70,7 @@ func (n *Node) hello(address string) (*peerv1.HelloResponse, error) {
 	ctx, cancel := context.WithTimeout(n.ctx, n.cfg.ElectionTimeout)
 	defer cancel()
 	self := n.who()
-	logged := n.logged() // before the question: one that is just taken in may have a log before the answer
+	joined := n.joined() // before the question: a node can be taken in while the answer is under way
 	sent := n.clock.Now()
 	resp, err := client.Hello(ctx, &peerv1.HelloRequest{
 		Self: n.introduction(), Cluster: clusterBytes(self.Cluster), Founds: n.founds(), Reads: leases.OpVersion,
@@ -82,21 +82,26 @@ func (n *Node) hello(address string) (*peerv1.HelloResponse, error) {
 		return nil, err
 	}
 	n.measure(resp, n.clock.Now().Sub(sent))
-	if logged {
+	if joined {
 		n.heed(resp)
 	}
 	return resp, nil
 }
 
-// logged reports whether the node has a log: then it is, or has been, named by a
-// configuration of its cluster.
-func (n *Node) logged() bool {
+// joined reports whether the node is a member, or has ever been one.
+func (n *Node) joined() bool {
 	g := n.member()
-	return g != nil && g.raft.LastIndex() > 0
+	if g == nil {
+		return false
+	}
+	if _, in := g.server(n.who().ServerID()); in {
+		g.joined.Store(true)
+	}
+	return g.joined.Load()
 }
 
-// heed ends a node with a log where a leader not older than all that the node
-// has heard of says that the cluster has taken it out.
+// heed ends a member where a leader not older than all that the member has heard
+// of says that the cluster has taken it out.
 func (n *Node) heed(resp *peerv1.HelloResponse) {
 	cluster, err := clusterOf(resp.GetCluster())
 	if err != nil || cluster != n.who().Cluster || !resp.GetStranger() || resp.GetTerm() < n.member().raft.CurrentTerm() {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -31,6 +32,7 @@ type group struct {
 	streams   *streams
 	loops     sync.WaitGroup
 	stop      chan struct{}
+	joined    atomic.Bool // a configuration has named this node, now or before; only ever set
 
 	mu      sync.Mutex // guards changed
 	changed chan struct{}
@@ -74,6 +76,7 @@ func (n *Node) startGroup() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("start Raft: %w", err), g.transport.Close(), kept.release())
 	}
+	g.joined.Store(g.raft.LastIndex() > 0) // only members are sent the log
 	g.loops.Go(func() { g.drain(notify) })
 	if self.Founding { // from now on a lost log makes another incarnation, not a second founding
 		if err := n.become(func(self *identity.Identity) { self.Founding = false }); err != nil {

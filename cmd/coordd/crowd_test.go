@@ -19,8 +19,7 @@ import (
 // renew, cancel, release, and now and then die with what they hold.
 type crowd struct {
 	t       *testing.T
-	addrs   []string
-	tls     *transport.TLS
+	conns   []*transport.Conn
 	history *history.Recorder
 	names   int
 	ttl     time.Duration
@@ -33,12 +32,26 @@ type crowd struct {
 	stop    context.CancelFunc
 }
 
+// perConn is how many clients share a connection: with one for each, a machine
+// of two cores would do nothing but handshakes, which the race detector makes
+// dear, whenever there is a new leader.
+const perConn = 4
+
+// connect makes the connections of so many clients.
+func (c *crowd) connect(clients int, addrs []string, tls *transport.TLS) {
+	c.t.Helper()
+	for range (clients + perConn - 1) / perConn {
+		conn, err := transport.Dial(transport.DialConfig{Addrs: addrs, TLS: tls})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.t.Cleanup(func() { conn.Close() })
+		c.conns = append(c.conns, conn)
+	}
+}
+
 // name is the crowd's i-th one.
 func (c *crowd) name(i int) string { return fmt.Sprintf("x%d", i) }
-
-// arrival is how long after one client the next one comes: the race detector
-// makes a handshake so dear that all at once would leave no time for heartbeats.
-const arrival = 40 * time.Millisecond
 
 // start lets so many clients come.
 func (c *crowd) start(clients int) {
@@ -46,11 +59,9 @@ func (c *crowd) start(clients int) {
 	c.stop = stop
 	for i := range clients {
 		r := rand.New(rand.NewPCG(c.seed, uint64(i)))
-		c.workers.Go(func() {
-			sleep(ctx, time.Duration(i)*arrival)
-			c.work(ctx, i, r)
-		})
+		c.workers.Go(func() { c.work(ctx, i, r) })
 	}
+	c.t.Cleanup(c.end)
 }
 
 // end waits until all have left. They release what they hold.
@@ -61,7 +72,7 @@ func (c *crowd) end() {
 
 func (c *crowd) work(ctx context.Context, i int, r *rand.Rand) {
 	for life := 0; ctx.Err() == nil; life++ {
-		g, alive := c.enter(fmt.Sprintf("c%d.%d", i, life)), true
+		g, alive := c.enter(i, fmt.Sprintf("c%d.%d", i, life)), true
 		for alive && ctx.Err() == nil {
 			alive = g.visit(ctx, r)
 		}
@@ -71,21 +82,17 @@ func (c *crowd) work(ctx context.Context, i int, r *rand.Rand) {
 	}
 }
 
-// guest is one client, with a connection of its own, all of whose requests are
-// recorded.
+// guest is one client, all of whose requests are recorded.
 type guest struct {
 	*client.Client
 	crowd *crowd
 	name  string
-	conn  *transport.Conn
 }
 
-func (c *crowd) enter(name string) *guest {
-	conn, err := transport.Dial(transport.DialConfig{Addrs: c.addrs, TLS: c.tls})
-	if err != nil {
-		panic(err) // it does no I/O: the addresses are malformed
-	}
-	return &guest{client.New(c.history.Backend(name, conn), client.WithOwner(leases.Owner{Label: name})), c, name, conn}
+// enter makes a client that uses one of the connections.
+func (c *crowd) enter(conn int, name string) *guest {
+	b := c.history.Backend(name, c.conns[conn%len(c.conns)])
+	return &guest{client.New(b, client.WithOwner(leases.Owner{Label: name})), c, name}
 }
 
 // leave closes the client, with nothing left of it.
@@ -95,7 +102,6 @@ func (g *guest) leave() {
 	if err := g.Close(ctx); err != nil {
 		g.crowd.t.Errorf("%s: %v", g.name, err)
 	}
-	g.conn.Close()
 }
 
 // die closes the client without a word to anybody, as if its process were killed.
@@ -105,7 +111,6 @@ func (g *guest) die() {
 	if err := g.Close(now); err == nil {
 		g.crowd.t.Errorf("%s: got nil from a Close that released nothing, want what is left of the lease", g.name)
 	}
-	g.conn.Close()
 }
 
 // hold acquires a lease and records that the client relies on it.
@@ -121,14 +126,18 @@ func (g *guest) hold(ctx context.Context, name string, queue bool) (*client.Leas
 	return l, g.crowd.history.Believe(g.name, name, l.Token(), l.Deadline), nil
 }
 
+// rest is how long at most a client wants nothing, so that the machine has time
+// for all.
+const rest = 500 * time.Millisecond
+
 // visit wants a lease once, for a while. false: the client has died.
 func (g *guest) visit(ctx context.Context, r *rand.Rand) bool {
+	sleep(ctx, upTo(r, rest))
 	patience, cancel := g.patience(ctx, r)
 	l, held, err := g.hold(patience, g.crowd.name(r.IntN(g.crowd.names)), r.IntN(3) > 0)
 	cancel()
 	if err != nil {
 		g.expect(err)
-		sleep(ctx, upTo(r, 50*time.Millisecond))
 		return true
 	}
 	while := upTo(r, 40*time.Millisecond)

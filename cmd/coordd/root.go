@@ -69,7 +69,7 @@ COORDD_ELECTION_TIMEOUT. A flag on the command line comes first.
 	}
 	root.SetVersionTemplate("coordd {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newDev(), newRun(), newServe(), newStatus(), newVersion())
+	root.AddCommand(newCopyTo(), newDev(), newRemove(), newRun(), newServe(), newStatus(), newTransferLeadership(), newVersion())
 	for _, cmd := range root.Commands() {
 		cmd.Flags().SortFlags = false
 		bindEnv(cmd.Flags())

@@ -35,6 +35,7 @@ func hold(t *testing.T, addr string, args ...string) *holder {
 	h := &holder{t: t, stderr: new(lines), ended: make(chan struct{})}
 	h.Cmd = exec.Command(binary(t), append([]string{"run"}, args...)...)
 	h.Env = append(os.Environ(), "COORDD_ADDR="+addr)
+	h.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // away from the terminal that the tests have
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -114,14 +115,15 @@ func devCluster(t *testing.T) string {
 	return addr
 }
 
-// untilRemoved is a command that runs until its file is removed.
+// untilRemoved is a command that runs until its file is removed, or for some
+// minutes at most.
 func untilRemoved(t *testing.T) (file string, command []string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "running")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return file, []string{"sh", "-c", `echo $COORDD_FENCING_TOKEN; while [ -e "$0" ]; do sleep 0.05; done`, file}
+	return file, []string{"sh", "-c", `echo $COORDD_FENCING_TOKEN; i=0; while [ -e "$0" ] && [ $i -lt 3000 ]; do i=$((i+1)); sleep 0.05; done`, file}
 }
 
 func TestRun(t *testing.T) {
@@ -331,7 +333,7 @@ func TestRunLosesCluster(t *testing.T) {
 	if got := h.code(); got != exitLost {
 		t.Errorf("got code %d, want %d", got, exitLost)
 	}
-	if got := h.stderr.String(); !strings.Contains(got, `lease "lost" was lost`) || strings.Count(got, "coordd: ") != 1 {
+	if got := h.stderr.String(); !strings.Contains(got, `run lost: the lease was lost`) || strings.Count(got, "coordd: ") != 1 {
 		t.Errorf("got %q, want one line of ours that says so, in spite of -q", got)
 	}
 }

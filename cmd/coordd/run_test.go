@@ -2,7 +2,9 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -188,10 +190,10 @@ func TestNotStarted(t *testing.T) {
 		want int
 	}{
 		{warden.ErrTooLate, exitLost},
-		{warden.ErrDeserted, exitInternal},
-		{&os.PathError{Op: "execute", Path: "/x", Err: unix.ENOENT}, exitNotFound},
-		{&os.PathError{Op: "execute", Path: "/x", Err: unix.ENOEXEC}, exitNotExecutable},
-		{&os.PathError{Op: "execute", Path: "/x", Err: unix.E2BIG}, exitNotExecutable},
+		{&exec.Error{Name: "/x", Err: unix.ENOENT}, exitNotFound},
+		{&exec.Error{Name: "/x", Err: unix.ENOEXEC}, exitNotExecutable},
+		{&exec.Error{Name: "/x", Err: unix.E2BIG}, exitNotExecutable},
+		{fmt.Errorf("start the warden: %w", &os.PathError{Op: "fork/exec", Path: "/x", Err: unix.ENOENT}), exitInternal},
 	} {
 		if got := exitCode(j.notStarted(c.err)); got != c.want {
 			t.Errorf("%v: got %d, want %d", c.err, got, c.want)

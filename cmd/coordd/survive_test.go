@@ -41,20 +41,21 @@ func TestLeasesSurviveTheirLeader(t *testing.T) {
 	testStrangers(t, ca, mine, s.addrs)
 
 	c := &crowd{
-		t: t, addrs: s.addrs, tls: mine, history: history.NewRecorder(clock.System()), names: names, ttl: 5 * time.Second,
-		seed: seed, stays: pace{every: time.Second}, deaths: pace{every: 1200 * time.Millisecond},
+		t: t, history: history.NewRecorder(clock.System()), names: names, ttl: 5 * time.Second,
+		seed: seed, stays: pace{every: 2 * time.Second}, deaths: pace{every: 1800 * time.Millisecond},
 	}
+	c.connect(clients, s.addrs, mine)
 	k := newKeeper(c, c.name(0))
 	began := time.Now()
-	at := func(after time.Duration) { k.keeps(time.Until(began.Add(after))) }
+	at := func(after time.Duration) { sleep(t.Context(), time.Until(began.Add(after))) }
 	c.start(clients - 1)
 	for _, after := range []time.Duration{3 * time.Second, 7 * time.Second} {
 		at(after)
 		s.kill()
 	}
 	at(12 * time.Second)
-	i, since := s.strike(syscall.SIGSTOP), time.Now()
-	k.keeps(time.Until(since.Add(stopped)))
+	i := s.strike(syscall.SIGSTOP)
+	at(12*time.Second + stopped)
 	s.members[i].signal(syscall.SIGCONT)
 	at(24 * time.Second)
 	s.kill()
@@ -148,7 +149,7 @@ type keeper struct {
 
 func newKeeper(c *crowd, name string) *keeper {
 	c.t.Helper()
-	g := c.enter("keeper")
+	g := c.enter(0, "keeper")
 	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Second)
 	defer cancel()
 	l, held, err := g.hold(ctx, name, true)
@@ -158,20 +159,13 @@ func newKeeper(c *crowd, name string) *keeper {
 	return &keeper{g, l, held, l.Token()}
 }
 
-// keeps waits for a while, in which the lease must not end.
-func (k *keeper) keeps(while time.Duration) {
-	k.crowd.t.Helper()
-	sleep(k.lease.Context(), while)
-	if err := k.lease.Err(); err != nil {
-		k.crowd.t.Errorf("a lease that was renewed all the time has ended: %v", err)
-	}
-}
-
 // end gives the lease back, which is the same as it was.
 func (k *keeper) end(s *survivors) {
 	t := k.crowd.t
 	t.Helper()
-	k.keeps(0)
+	if err := k.lease.Err(); err != nil {
+		t.Errorf("a lease that was renewed all the time has ended: %v", err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	switch r, err := s.conn.Status(ctx, k.lease.Name()); {
@@ -191,7 +185,7 @@ func (k *keeper) end(s *survivors) {
 // can be had.
 func takeAll(c *crowd) {
 	c.t.Helper()
-	g := c.enter("heir")
+	g := c.enter(0, "heir")
 	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
 	defer cancel()
 	var all sync.WaitGroup

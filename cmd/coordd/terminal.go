@@ -39,7 +39,7 @@ func (t *terminal) foreground() int {
 // give puts the command's group in this process's place in the foreground, and
 // tells whether it is there now.
 func (t *terminal) give(group int) bool {
-	if t == nil {
+	if t == nil || group == 0 {
 		return false
 	}
 	if t.foreground() == t.own {
@@ -51,7 +51,7 @@ func (t *terminal) give(group int) bool {
 // take puts this process's group back in the command's place in the
 // foreground, and tells whether that was there.
 func (t *terminal) take(group int) bool {
-	if t == nil || t.foreground() != group {
+	if t == nil || group == 0 || t.foreground() != group {
 		return false
 	}
 	// Whoever is not in the foreground is stopped by TTOU for changing that. It
@@ -76,18 +76,18 @@ func (t *terminal) stopped(tree *warden.Tree, sig syscall.Signal) {
 }
 
 // close takes the terminal back from a command that has ended as r tells.
-func (t *terminal) close(group int, r warden.Result) {
+// forwarded are the signals that this process has sent it.
+func (t *terminal) close(group int, r warden.Result, forwarded map[syscall.Signal]bool) {
 	if t == nil {
 		return
 	}
-	if took := t.take(group); took && r.Status.Signaled() {
-		if sig := r.Status.Signal(); sig == unix.SIGINT || sig == unix.SIGQUIT {
-			// Ctrl-C would have reached this group too: a script of which this
-			// process is one line may end by it.
-			signal.Ignore(sig)
-			unix.Kill(0, sig)
-			signal.Reset(sig)
-		}
+	took, sig := t.take(group), r.Status.Signal()
+	if took && (sig == unix.SIGINT || sig == unix.SIGQUIT) && !forwarded[sig] {
+		// It was Ctrl-C, which would have reached this group too: a script of
+		// which this process is one line may end by it.
+		signal.Ignore(sig)
+		unix.Kill(0, sig)
+		signal.Reset(sig)
 	}
 	t.file.Close()
 }

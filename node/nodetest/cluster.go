@@ -174,19 +174,26 @@ func (c *Cluster) Start(i int) {
 // Leader waits until a node serves, and returns the one with the newest term.
 func (c *Cluster) Leader() (leader int) {
 	c.t.Helper()
-	c.eventually("a node serves", func() bool {
-		var term uint64
-		for i, m := range c.members {
-			if m.node == nil || m.paused {
-				continue
-			}
-			if s := m.node.Status(); s.Serving && s.Term > term {
-				leader, term = i, s.Term
-			}
-		}
-		return term > 0
+	c.eventually("a node serves", func() (ok bool) {
+		leader, ok = c.Serving()
+		return ok
 	})
 	return leader
+}
+
+// Serving returns the node that serves in the newest term, if there is one. A
+// node that is paused is not asked.
+func (c *Cluster) Serving() (leader int, ok bool) {
+	var newest uint64
+	for i, m := range c.members {
+		if m.node == nil || m.paused {
+			continue
+		}
+		if s := m.node.Status(); s.Serving && s.Term > newest {
+			leader, newest = i, s.Term
+		}
+	}
+	return leader, newest > 0
 }
 
 // eventually looks every 10 ms of virtual time.

@@ -20,7 +20,7 @@ type load struct {
 	stop    context.CancelFunc
 }
 
-// startLoad starts workers that go on until stopped.
+// startLoad starts workers that go on until the end of the load or of the test.
 func startLoad(c *Cluster, workers, names int, ttl time.Duration) *load {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &load{c: c, names: names, ttl: ttl, stop: stop}
@@ -28,6 +28,7 @@ func startLoad(c *Cluster, workers, names int, ttl time.Duration) *load {
 		r := rand.New(rand.NewPCG(c.cfg.Seed, uint64(i)+100))
 		l.workers.Go(func() { l.work(ctx, i, r) })
 	}
+	c.t.Cleanup(l.end)
 	return l
 }
 

@@ -222,14 +222,20 @@ var waited = scenario{
 		time.Sleep(100 * time.Millisecond)
 		go d.acquire(6*ttl, ttl)
 		time.Sleep(wait)
-		if c.Rand.IntN(2) == 0 {
-			all := c.nodes(0, 1, 2)
+		if c.Rand.IntN(3) > 0 {
+			all, lost := c.nodes(0, 1, 2), c.Rand.IntN(3) > 0
 			c.cutAll(all, []string{"b"})
 			if c.Rand.IntN(2) == 0 {
 				c.cutAll([]string{"b"}, all)
 			}
-			back := c.some(500*time.Millisecond, 8*time.Second)
-			time.AfterFunc(back, c.HealAll)
+			time.AfterFunc(c.some(500*time.Millisecond, 8*time.Second), func() {
+				for _, n := range all {
+					if lost { // what is under way to it, too
+						c.Net.Break(n, "b")
+					}
+				}
+				c.HealAll()
+			})
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), ttl)
 		defer cancel()

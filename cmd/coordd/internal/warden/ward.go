@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime"
 	"strconv"
@@ -107,7 +108,7 @@ func (w *ward) start(orders *os.File, l Limits, path string, argv []string) erro
 	}
 	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: commandAttr()}
 	if w.tree.command, err = syscall.ForkExec(path, argv, attr); err != nil {
-		return &os.PathError{Op: "execute", Path: path, Err: err}
+		return &exec.Error{Name: path, Err: err}
 	}
 	w.tree.stopped = func(by syscall.Signal) { w.report(reportStopped, int64(by)) }
 	w.report(reportStarted, int64(w.tree.command))
@@ -128,13 +129,13 @@ func (w *ward) start(orders *os.File, l Limits, path string, argv []string) erro
 
 // refuse reports why start has not started anything.
 func (w *ward) refuse(err error) int {
-	var exec *os.PathError
+	var execution *exec.Error
 	errno := unix.ENOTSUP
 	errors.As(err, &errno)
 	switch {
 	case errors.Is(err, errLate):
 		w.report(reportLate, 0)
-	case errors.As(err, &exec):
+	case errors.As(err, &execution):
 		w.report(reportFailed, int64(errno))
 	default:
 		w.report(reportUnable, int64(errno))

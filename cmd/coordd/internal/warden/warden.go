@@ -47,9 +47,6 @@ const subcommand = "__warden"
 // that the command would have been ended at once.
 var ErrTooLate = errors.New("too little is left of the lease to start the command")
 
-// ErrDeserted says that the warden was killed before it had started anything.
-var ErrDeserted = errors.New("the warden was killed before it started the command")
-
 // Hook must be the first call in main: in a warden's process it never returns.
 func Hook() {
 	if len(os.Args) > 1 && os.Args[1] == subcommand {
@@ -90,7 +87,7 @@ type Tree struct {
 	killed   bool // nothing can be extended any more
 
 	began   chan frame // the first report, if any
-	group   int        // set before Start returns
+	group   int        // set, if it is known, before Start returns
 	stopped chan syscall.Signal
 	done    chan struct{}
 	result  Result // set before done is closed
@@ -98,8 +95,9 @@ type Tree struct {
 
 // Start runs c with this process's standard files, in a process group of its
 // own, under a warden, which inherits this process's other files as well. It
-// returns once the command runs. Errors: ErrTooLate, ErrDeserted, an
-// *os.PathError if the command could not be executed.
+// returns once the command runs, or the warden has been killed, which Wait then
+// tells. Errors: ErrTooLate, an *exec.Error if the command could not be
+// executed.
 //
 // This process becomes a child subreaper, and when the warden is killed it
 // waits for all of its children: nothing else in it may start any meanwhile.
@@ -174,22 +172,20 @@ func closeOnExec(fd int, yes bool) error {
 
 func (t *Tree) awaitStart(path string) (*Tree, error) {
 	first, ok := <-t.began
-	switch {
-	case ok && first.kind == reportStarted:
+	if ok && first.kind == reportStarted {
 		t.group = int(first.value)
 		return t, nil
-	case ok && first.kind == reportFailed:
-		<-t.done
-		return nil, &os.PathError{Op: "execute", Path: path, Err: syscall.Errno(first.value)}
-	case ok && first.kind == reportUnable:
-		<-t.done
-		return nil, fmt.Errorf("set the warden up: %w", syscall.Errno(first.value))
-	default:
-		if <-t.done; t.result.Deserted && !t.result.Lost {
-			return nil, ErrDeserted
-		}
-		return nil, ErrTooLate
 	}
+	<-t.done
+	switch {
+	case !ok && t.result.Deserted && !t.result.Lost:
+		return t, nil // the command may have run, and have done it
+	case ok && first.kind == reportFailed:
+		return nil, &exec.Error{Name: path, Err: syscall.Errno(first.value)}
+	case ok && first.kind == reportUnable:
+		return nil, fmt.Errorf("set the warden up: %w", syscall.Errno(first.value))
+	}
+	return nil, ErrTooLate
 }
 
 // Extend tells the lease's new deadline. After Kill it does nothing.
@@ -216,7 +212,7 @@ func (t *Tree) Kill() {
 // Signal sends sig to the command's process group.
 func (t *Tree) Signal(sig syscall.Signal) { t.send(frame{orderSignal, int64(sig)}) }
 
-// Group is the number of the command's process group.
+// Group is the number of the command's process group; 0 if it is not known.
 func (t *Tree) Group() int { return t.group }
 
 // Stopped receives the signal by which the command has been stopped. If nobody

@@ -162,7 +162,12 @@ func wrap(t *testing.T, env []string, argv ...string) *wrapped {
 	x.cmd.Env = append(os.Environ(), markVar+"="+x.mark, deadlineVar+"="+x.file, firstVar+"=60s", ttlVar+"=7s",
 		"GORACE=atexit_sleep_ms=0") // otherwise the race detector keeps a process for a second
 	x.cmd.Env = append(x.cmd.Env, env...)
-	x.cmd.Stdout, x.cmd.Stderr = w, os.Stderr
+	stderr, err := os.Create(filepath.Join(filepath.Dir(x.file), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	x.cmd.Stdout, x.cmd.Stderr = w, stderr
 	x.cmd.ExtraFiles = []*os.File{hold} // file 3
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	defer w.Close()
@@ -197,6 +202,9 @@ func self(t *testing.T) string {
 func (x *wrapped) sweep() {
 	x.cmd.Process.Kill()
 	x.cmd.Wait()
+	if text, _ := os.ReadFile(filepath.Join(filepath.Dir(x.file), "stderr")); x.t.Failed() && len(text) > 0 {
+		x.t.Logf("stderr:\n%s", text)
+	}
 	for range 1000 {
 		pids := x.alive()
 		if len(pids) == 0 {

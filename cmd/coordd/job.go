@@ -1,0 +1,323 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coordd/coordd/client"
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/cmd/coordd/internal/warden"
+	"github.com/coordd/coordd/leases"
+)
+
+const (
+	// releaseTimeout bounds the release of a lease, which lapses anyhow.
+	releaseTimeout = 5 * time.Second
+	// withdrawTimeout bounds the withdrawal of an attempt, whose waiter is gone
+	// with the connection anyhow.
+	withdrawTimeout = time.Second
+	// safeElections is how many election timeouts a TTL should be at least, so
+	// that a lease is likely to outlive a change of leader.
+	safeElections = 8
+)
+
+// job is one command under one lease.
+type job struct {
+	runOptions
+	name    string
+	argv    []string
+	stderr  io.Writer
+	signals chan os.Signal
+}
+
+// run acquires the lease, has the command run under it, and releases it once
+// none of the command's processes is left.
+func (j *job) run(ctx context.Context) error {
+	path, err := lookUp(j.argv[0])
+	if err != nil {
+		return err
+	}
+	j.signals = catchSignals()
+	defer signal.Stop(j.signals)
+
+	conn, err := j.conn.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	c := client.New(conn, client.WithOwner(j.owner()))
+
+	lease, err := j.acquire(ctx, c)
+	if err != nil {
+		j.leave(ctx, c, lease)
+		return j.refused(err)
+	}
+	result, err := j.work(path, lease)
+	lost := lease.Err()
+	j.leave(ctx, c, lease)
+	if err != nil {
+		return j.notStarted(err)
+	}
+	return j.ended(result, lost)
+}
+
+// owner is whom others see as the lease's holder.
+func (j *job) owner() leases.Owner {
+	owner := leases.Owner{Label: filepath.Base(j.argv[0]), PID: uint32(os.Getpid())}
+	owner.Host, _ = os.Hostname() // for people only
+	if (leases.Claim{Name: j.name, Attempt: leases.NewID(), TTL: j.ttl, Owner: owner}).Validate() != nil {
+		owner.Label, owner.Host = "", ""
+	}
+	return owner
+}
+
+// acquire looks for a node that serves, and acquires the lease from it, while
+// it takes care of signals. A lease that comes with an error is not wanted.
+func (j *job) acquire(ctx context.Context, c *client.Client) (*client.Lease, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	type answer struct {
+		lease *client.Lease
+		err   error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		lease, err := j.ask(ctx, c)
+		answers <- answer{lease, err}
+	}()
+	for {
+		select {
+		case a := <-answers:
+			if ctx.Err() != nil { // a signal, perhaps too late to keep the lease from being granted
+				a.err = context.Cause(ctx)
+			}
+			return a.lease, a.err
+		case sig := <-j.signals:
+			switch {
+			case sig == unix.SIGTSTP:
+				stopSelf()
+			case endsWait(sig):
+				cancel(&signalled{sig.(syscall.Signal)})
+			}
+		}
+	}
+}
+
+func (j *job) ask(ctx context.Context, c *client.Client) (*client.Lease, error) {
+	search, cancel := giveUp(ctx, j.conn.timeout, "--timeout")
+	defer cancel()
+	info, err := c.Info(search)
+	if err != nil {
+		return nil, err
+	}
+	if safe := safeElections * info.ElectionTimeout; j.ttl < safe {
+		j.note("--ttl %v is short: a change of leader may cost the lease; %v (%d election timeouts) or more is safe", j.ttl, safe, safeElections)
+	}
+	if j.wait == 0 {
+		return c.TryAcquire(search, j.name, client.TTL(j.ttl))
+	}
+	if j.wait != waitFlag(leases.Forever) {
+		ctx, cancel = giveUp(ctx, time.Duration(j.wait), "--wait")
+		defer cancel()
+	}
+	told := false
+	return c.Acquire(ctx, j.name, client.TTL(j.ttl), client.OnQueued(func(place int) {
+		if !told {
+			j.note("waiting for lease %q, at place %d in the queue", j.name, place)
+		}
+		told = true
+	}))
+}
+
+// giveUp bounds ctx by the value of a flag. Unless somebody holds the lease,
+// no node that serves was found then.
+func giveUp(ctx context.Context, after time.Duration, flag string) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, after, &exit{exitUnavailable, fmt.Errorf("gave up after %v (%s)", after, flag)})
+}
+
+// work runs the command and returns when none of its processes is left.
+func (j *job) work(path string, lease *client.Lease) (warden.Result, error) {
+	tree, err := warden.Start(warden.Command{
+		Path: path, Args: j.argv,
+		Env: append(os.Environ(),
+			"COORDD_LEASE="+j.name,
+			"COORDD_FENCING_TOKEN="+lease.Token().String(),
+			"COORDD_ADDR="+j.conn.addrs.String()),
+		Limits: j.limits, Deadline: lease.Deadline(),
+	})
+	if err != nil {
+		return warden.Result{}, err
+	}
+	tty := openTerminal()
+	tty.give(tree.Group())
+	forwarded := map[syscall.Signal]bool{}
+	for over := lease.Done(); ; {
+		select {
+		case <-lease.Renewed():
+			tree.Extend(lease.Deadline())
+		case <-over:
+			tree.Kill()
+			over = nil
+		case s := <-j.signals:
+			sig := s.(syscall.Signal)
+			if sig == unix.SIGCONT {
+				tty.give(tree.Group())
+			}
+			if sig != unix.SIGPIPE {
+				forwarded[sig] = true
+				tree.Signal(sig)
+			}
+		case sig := <-tree.Stopped():
+			tty.stopped(tree, sig)
+		case <-tree.Done():
+			result := tree.Wait()
+			tty.close(tree.Group(), result, forwarded)
+			return result, nil
+		}
+	}
+}
+
+// leave gives the lease back, if there is one, and ends the client. Signals
+// change nothing any more: it does not take long.
+func (j *job) leave(ctx context.Context, c *client.Client, lease *client.Lease) {
+	timeout := withdrawTimeout
+	if lease != nil { // at its deadline there is nothing left to give back
+		timeout = min(releaseTimeout, lease.Deadline().Sub(clock.System().Now()))
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+	if lease != nil {
+		if err := lease.Release(ctx); errors.Is(err, leases.ErrUnknownOutcome) {
+			j.note("lease %q could not be released, it is free after %v at the latest", j.name, j.ttl)
+		}
+	}
+	_ = c.Close(ctx) // what could not be told to the cluster lapses
+}
+
+// note says something that nobody needs to act on.
+func (j *job) note(format string, args ...any) {
+	if !j.quiet {
+		fmt.Fprintf(j.stderr, "coordd: "+format+"\n", args...)
+	}
+}
+
+// refused is the end of a job that did not get its lease.
+func (j *job) refused(err error) error {
+	if sig, ok := errors.AsType[*signalled](err); ok {
+		return j.ordinary(128+int(sig.Signal), fmt.Errorf("ended by %s before lease %q was acquired", unix.SignalName(sig.Signal), j.name))
+	}
+	if errors.Is(err, leases.ErrHeld) {
+		return j.ordinary(j.heldExit, err)
+	}
+	return err
+}
+
+// notStarted is the end of a job whose command could not be started.
+func (j *job) notStarted(err error) error {
+	code := exitInternal
+	switch execution, _ := errors.AsType[*exec.Error](err); {
+	case errors.Is(err, warden.ErrTooLate):
+		code = exitLost
+	case execution != nil && errors.Is(err, unix.ENOENT): // a script's interpreter
+		code = exitNotFound
+	case execution != nil:
+		code = exitNotExecutable
+	}
+	return &exit{code, fmt.Errorf("run %s: %w", j.name, err)}
+}
+
+// ended is the end of a job whose command has run. lost tells why the lease
+// was over before the command was, if it was.
+func (j *job) ended(r warden.Result, lost error) error {
+	code, why := verdict(r)
+	err := fmt.Errorf("run %s: %s", j.name, why)
+	switch {
+	case code == 0:
+		return nil
+	case r.Lost && lost != nil:
+		return &exit{code, fmt.Errorf("%w: %w", err, lost)}
+	case r.Lost, r.Deserted:
+		return &exit{code, err}
+	}
+	return j.ordinary(code, err)
+}
+
+// ordinary is an end that -q does not speak of.
+func (j *job) ordinary(code int, err error) error {
+	if j.quiet {
+		err = nil
+	}
+	return &exit{code, err}
+}
+
+// verdict is the exit code that a command's end comes to, and why.
+func verdict(r warden.Result) (code int, why string) {
+	switch {
+	case r.Lost:
+		return exitLost, "the lease was lost, or not renewed in time, while the command ran, which has been ended"
+	case r.Deserted:
+		return 128 + int(unix.SIGKILL), "the warden process was killed from outside, so the command was killed"
+	case r.Status.Signaled():
+		return 128 + int(r.Status.Signal()), fmt.Sprintf("the command was ended by %s", unix.SignalName(r.Status.Signal()))
+	case r.Status.ExitStatus() != 0:
+		return r.Status.ExitStatus(), fmt.Sprintf("the command ended with code %d", r.Status.ExitStatus())
+	}
+	return 0, ""
+}
+
+// lookUp finds the command's file as a shell would.
+func lookUp(command string) (path string, err error) {
+	path, err = exec.LookPath(command)
+	if err == nil || errors.Is(err, exec.ErrDot) { // whoever has . in PATH wants it
+		return path, nil
+	}
+	if !strings.ContainsRune(command, filepath.Separator) {
+		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+			if info, e := os.Stat(filepath.Join(dir, command)); e == nil && info.Mode().IsRegular() {
+				return "", &exit{exitNotExecutable, fmt.Errorf("command %s is not executable", filepath.Join(dir, command))}
+			}
+		}
+		return "", &exit{exitNotFound, fmt.Errorf("command %q was not found in PATH", command)}
+	}
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return "", &exit{exitNotFound, fmt.Errorf("command %s was not found", command)}
+	}
+	return "", &exit{exitNotExecutable, fmt.Errorf("command %s is not executable: %w", command, errors.Unwrap(err))}
+}
+
+// signalled is the cause of a wait's end.
+type signalled struct{ syscall.Signal }
+
+func (s *signalled) Error() string { return "ended by " + unix.SignalName(s.Signal) }
+
+// catchSignals receives what the command's process group is to get. Signals
+// that are ignored (nohup) stay so, for the command too. PIPE is caught so that
+// a closed stderr does not end this process and thereby the command.
+func catchSignals() chan os.Signal {
+	c := make(chan os.Signal, 16)
+	for _, sig := range []os.Signal{
+		unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
+		unix.SIGWINCH, unix.SIGCONT, unix.SIGTSTP, unix.SIGPIPE,
+	} {
+		if !signal.Ignored(sig) {
+			signal.Notify(c, sig)
+		}
+	}
+	return c
+}
+
+// endsWait tells whether sig ends a job that has no command yet.
+func endsWait(sig os.Signal) bool {
+	return sig == unix.SIGINT || sig == unix.SIGTERM || sig == unix.SIGHUP || sig == unix.SIGQUIT
+}
