@@ -88,6 +88,10 @@ cross: ## build for linux/arm64 and darwin/arm64, vet for darwin
 generate: ## regenerate the Go code of the protos
 	$(BUF) generate
 
+.PHONY: generate-cli
+generate-cli: ## write docs/cli.md anew from the commands
+	go test $(TAGS) -count=1 -run '^TestCLIDocs$$' ./cmd/coordd -update
+
 .PHONY: generate-check
 generate-check:
 	$(STEP) 'generated code' scripts/generated $(BUF)

@@ -168,18 +168,22 @@ func (a *attempt) send(ctx context.Context, s leases.Session) {
 // wait is how long a claim may stand in the queue: until ctx's deadline, less
 // what a last word takes.
 func wait(ctx context.Context) time.Duration {
-	end, ok := ctx.Deadline()
-	if !ok {
-		return leases.Forever
-	}
-	left := time.Until(end)
+	d := left(ctx)
 	switch {
-	case left > longest:
+	case d > longest:
 		return leases.Forever
-	case left > 2*lastWord:
-		left -= lastWord
+	case d > 2*lastWord:
+		d -= lastWord
 	}
-	return max(left.Truncate(time.Millisecond), time.Millisecond)
+	return max(d.Truncate(time.Millisecond), time.Millisecond)
+}
+
+// left is the time until ctx's deadline.
+func left(ctx context.Context) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		return time.Until(end)
+	}
+	return leases.Forever
 }
 
 // await waits for what becomes of the newest copy, sent over s. A grant counts
@@ -214,7 +218,10 @@ func (a *attempt) await(ctx context.Context, s leases.Session) error {
 			silence.Reset(quiet + rand.N(quiet))
 			a.stands(place)
 		case <-silence.C:
-			if queued {
+			switch {
+			case queued && left(ctx) <= 2*lastWord:
+				continue // the last word is under way
+			case queued:
 				return errQuiet
 			}
 			talk.unanswered(s, limit)

@@ -201,10 +201,13 @@ func TestAcquireGivesUp(t *testing.T) {
 		}, func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeout(ctx, 10*time.Second)
 		}, []error{leases.ErrWrongCluster, context.DeadlineExceeded}},
-		{"answers are lost", func(c *cluster) { c.set(on("acquire", fault{lost: true})) },
+		{
+			"answers are lost", func(c *cluster) { c.set(on("acquire", fault{lost: true})) },
 			func(ctx context.Context) (context.Context, context.CancelFunc) {
 				return context.WithTimeout(ctx, 10*time.Second)
-			}, []error{leases.ErrUnknownOutcome, context.DeadlineExceeded}},
+			},
+			[]error{leases.ErrUnknownOutcome, context.DeadlineExceeded},
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

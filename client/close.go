@@ -32,11 +32,11 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	defer close(c.closed)
 	c.endWait(errClosed)
-	left := c.all() // no other will come
-	for _, l := range left {
+	all := c.all() // no other will come
+	for _, l := range all {
 		l.cancel(fmt.Errorf("%w: the lease is to be released", errClosed))
 	}
-	c.closeErr = drain(ctx, left)
+	c.closeErr = drain(ctx, all)
 	c.shut()
 	return c.closeErr
 }

@@ -253,14 +253,14 @@ func (c *conversation) count(s leases.Session, err error, inTime bool) bool {
 
 // unanswered gives s up: its node may hang.
 func (c *conversation) unanswered(s leases.Session, after time.Duration) {
-	c.part(s, fmt.Errorf("%w: no answer within %v", leases.ErrUnknownOutcome, after), 1)
+	c.end(s, fmt.Errorf("%w: no answer within %v", leases.ErrUnknownOutcome, after), 1)
 }
 
 // give gives s up, so that the next request goes over a new session.
-func (c *conversation) give(s leases.Session, why error) { c.part(s, why, 0) }
+func (c *conversation) give(s leases.Session, why error) { c.end(s, why, 0) }
 
-// part ends s, if it is the present session; of many that want that one counts.
-func (c *conversation) part(s leases.Session, why error, late int) {
+// end ends s, if it is the present session; of many that want that one counts.
+func (c *conversation) end(s leases.Session, why error, late int) {
 	c.mu.Lock()
 	present := c.session == s
 	if present {

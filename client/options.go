@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -40,7 +41,8 @@ func WithNetwork(n transport.Network) Option { return func(o *options) { o.netwo
 // clock.System, which goes on while the machine is suspended.
 func WithClock(c clock.Clock) Option { return func(o *options) { o.clock = c } }
 
-// WithLog sets where the client tells what it does; by default it is silent.
+// WithLog sets where the client tells what it does; by default, and with nil, it
+// is silent.
 func WithLog(l *slog.Logger) Option { return func(o *options) { o.log = l } }
 
 // WithOwner sets who the leases of this client are shown to belong to. By
@@ -57,27 +59,27 @@ func WithSession(id leases.ID) Option { return func(o *options) { o.session = id
 func newOptions(opts []Option) options {
 	o := options{
 		clock:   clock.System(),
-		log:     slog.New(slog.DiscardHandler),
 		owner:   process(),
 		session: leases.NewID(),
 	}
 	for _, opt := range opts {
 		opt(&o)
 	}
+	if o.log == nil {
+		o.log = slog.New(slog.DiscardHandler)
+	}
 	return o
 }
 
-// process describes this process.
+// process describes this process, as far as its words can be shown.
 func process() leases.Owner {
-	host, err := os.Hostname()
-	if err != nil || len(host) > leases.MaxLabel {
-		host = "" // it is for people only; a made up one would mislead them
+	host, _ := os.Hostname() // for people only: a made up one would mislead them
+	o := leases.Owner{Label: filepath.Base(os.Args[0]), Host: host, PID: uint32(os.Getpid())}
+	c := leases.Claim{Name: "any", Attempt: leases.NewID(), TTL: DefaultTTL, Owner: o}
+	if c.Validate() != nil {
+		return leases.Owner{PID: o.PID}
 	}
-	program := filepath.Base(os.Args[0])
-	if len(program) > leases.MaxLabel {
-		program = ""
-	}
-	return leases.Owner{Label: program, Host: host, PID: uint32(os.Getpid())}
+	return o
 }
 
 // LeaseOption configures one lease.
@@ -97,9 +99,12 @@ type wish struct {
 // a living holder survives: it should be several election timeouts.
 func TTL(d time.Duration) LeaseOption { return func(w *wish) { w.ttl = d } }
 
-// Attributes keeps b, at most leases.MaxAttributes bytes, with the lease for
-// people and tools. b must not be changed any more.
-func Attributes(b []byte) LeaseOption { return func(w *wish) { w.attributes = b } }
+// Attributes keeps a copy of b, at most leases.MaxAttributes bytes, with the
+// lease for people and tools.
+func Attributes(b []byte) LeaseOption {
+	b = bytes.Clone(b)
+	return func(w *wish) { w.attributes = b }
+}
 
 // Owner says who this one lease is shown to belong to.
 func Owner(o leases.Owner) LeaseOption { return func(w *wish) { w.owner = o } }

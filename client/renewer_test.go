@@ -342,3 +342,29 @@ func TestRenewed(t *testing.T) {
 		release(t, l)
 	})
 }
+
+// What comes late from a conversation that was given up says nothing of the
+// present one.
+func TestLateAnswersOfAnotherConversation(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		talk := a.conversation
+		old, err := talk.with(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		talk.unanswered(old, time.Second)
+		present, err := talk.with(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range maxStrikes {
+			talk.answered(old, leases.ErrUnavailable, true)
+			talk.unanswered(old, time.Second)
+		}
+		if s, _ := talk.with(t.Context()); s != present || talk.late != 1 || talk.strikes != 0 {
+			t.Errorf("got session %v, late %d, strikes %d, want the present one, 1, 0", s, talk.late, talk.strikes)
+		}
+	})
+}

@@ -134,11 +134,8 @@ func (p *peer) passedOn(ctx context.Context, by string) (*group, error) {
 		return g, nil
 	}
 	host, _, err := net.SplitHostPort(e.address)
-	if err == nil && len(info.State.PeerCertificates) > 0 {
-		err = info.State.PeerCertificates[0].VerifyHostname(host)
-	}
-	if err != nil {
-		return nil, &leases.InvalidError{Field: "certificate", Value: clip(err.Error()), Bounds: "one that is good for the address of " + by + ", " + e.address}
+	if certs := info.State.PeerCertificates; err != nil || len(certs) == 0 || certs[0].VerifyHostname(host) != nil {
+		return nil, &leases.InvalidError{Field: "certificate", Value: "the caller's", Bounds: "one that is good for the address of " + by + ", " + e.address}
 	}
 	return g, nil
 }
@@ -166,7 +163,7 @@ func (n *Node) remove(ctx context.Context, g *group, name string, force bool) (s
 	if id == n.who().ServerID() {
 		return "", &leases.InvalidError{Field: "member", Value: name, Bounds: "another than the leader: transfer the leadership first"}
 	}
-	if e, alive := n.book.alive(id, 2*n.cfg.ElectionTimeout); alive && !force {
+	if e, alive := n.answers(id); alive && !force {
 		return "", &leases.InvalidError{Field: "member", Value: name, Bounds: "one that is gone: this one was just heard at " + e.address + "; stop it first, or use force"}
 	}
 	if heard, all := n.quorumWithout(g, server.ID); heard < all/2+1 {
@@ -183,11 +180,27 @@ func (n *Node) quorumWithout(g *group, gone raft.ServerID) (heard, all int) {
 			continue
 		}
 		all++
-		if _, alive := n.book.alive(string(s.ID), 2*n.cfg.ElectionTimeout); alive || string(s.ID) == n.who().ServerID() {
+		if string(s.ID) == n.who().ServerID() {
+			heard++
+		} else if _, alive := n.answers(string(s.ID)); alive {
 			heard++
 		}
 	}
 	return heard, all
+}
+
+// answers reports whether another member was just heard, or answers now: an
+// operator's call need not rest on a greeting that came late.
+func (n *Node) answers(id string) (entry, bool) {
+	bound := 2 * n.cfg.ElectionTimeout
+	e, alive := n.book.alive(id, bound)
+	if alive || e.address == "" {
+		return e, alive
+	}
+	if _, err := n.hello(e.address); err != nil {
+		return e, false
+	}
+	return n.book.alive(id, bound) // another may have answered at its address
 }
 
 // transferLeadership makes another voter the leader and returns its name.
@@ -208,7 +221,7 @@ func (n *Node) transferLeadership(ctx context.Context, g *group, to string) (str
 			return "", &leases.InvalidError{Field: "member", Value: to, Bounds: "a voter"}
 		}
 		// A leader grants nothing while it tries, and it tries for a while.
-		if e, alive := n.book.alive(string(server.ID), 2*n.cfg.ElectionTimeout); !alive {
+		if e, alive := n.answers(string(server.ID)); !alive {
 			return "", &leases.UnavailableError{Reason: fmt.Sprintf("%s is not heard at %s: it cannot take over", to, e.address)}
 		}
 		future = g.raft.LeadershipTransferToServer(server.ID, server.Address)

@@ -84,8 +84,16 @@ func (n *Node) startGroup() error {
 		}
 	}
 	n.mu.Lock()
-	n.group = g
+	ended := n.ctx.Err() // Close and die end ctx before they look for a group to end
+	if ended == nil {
+		n.group = g
+	}
 	n.mu.Unlock()
+	if ended != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(n.ctx), 5*time.Second)
+		defer cancel()
+		return errors.Join(leases.ErrClosed, g.close(ctx))
+	}
 	n.loops.Go(func() { n.lead(g) })
 	return nil
 }

@@ -193,6 +193,14 @@ func TestLeaseSurvivesItsLeader(t *testing.T) {
 	}
 }
 
+// A node that is closed while it founds its cluster leaves nothing behind, as
+// TestMain checks.
+func TestCloseWhileFounding(t *testing.T) {
+	for range 10 {
+		stop(t, start(t, node.Config{Name: "n1", InMemory: true, Listen: freeAddress(t), Bootstrap: true}))
+	}
+}
+
 // The same client works over an embedded node, on the leader and on a follower.
 func TestEmbedded(t *testing.T) {
 	nodes := cluster(t, 3)

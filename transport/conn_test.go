@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -180,32 +181,63 @@ func TestNamesAreResolvedAnew(t *testing.T) {
 func TestNextOpenPrefersAnotherNode(t *testing.T) {
 	ctx := timeout(t, 20*time.Second)
 	b1, b2 := &backend{}, &backend{}
+	asked := make(chan string, 2)
+	answers := func(b *backend, name string, err error) {
+		b.open = func(context.Context) error { asked <- name; return err }
+	}
+	answers(b1, "n1", nil)
+	answers(b2, "n2", nil)
 	n := newNetwork()
 	n.point("n1:1", serve(t, b1).addr)
 	n.point("n2:1", serve(t, b2).addr)
 	c := dial(t, transport.DialConfig{Addrs: []string{"n1:1", "n2:1"}, Network: n})
-	next := func(want string) leases.Session {
+	next := func(want ...string) leases.Session {
 		t.Helper()
-		n.dialed()
 		s, err := c.Open(ctx, leases.NewID(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := n.dialed(); got != want {
-			t.Fatalf("dialed %q, want %q", got, want)
+		var got []string
+		for len(asked) > 0 {
+			got = append(got, <-asked)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("asked %q, want %q", got, want)
 		}
 		return s
 	}
-	s := next("n1:1")
+	s := next("n1")
 	s.Close() // as a client does that got no answer: the node may hang
-	s = next("n2:1")
+	s = next("n2")
 	b2.last().lose(&leases.NotLeaderError{Node: "n2", Leader: "n1:1"})
 	within(t, "Done", s.Done())
-	s = next("n1:1")
+	s = next("n1")
 	b1.last().lose(leases.ErrNoQuorum)
 	within(t, "Done", s.Done())
-	b2.open = func(context.Context) error { return &leases.NotLeaderError{Node: "n2", Leader: "n1:1"} }
-	next("n2:1 n1:1") // the one that broke last, but still
+	answers(b2, "n2", &leases.NotLeaderError{Node: "n2", Leader: "n1:1"})
+	next("n2", "n1") // the one that broke last, but still
+}
+
+// As long as no node serves, a client asks all of them again and again, and
+// needs no new connections for that; a node that hung is connected to anew.
+func TestSearchesShareConnections(t *testing.T) {
+	t.Parallel()
+	ctx := timeout(t, 20*time.Second)
+	n := newNetwork()
+	n.point("n1:1", serve(t, follower("")).addr)
+	n.point("n2:1", serve(t, &backend{open: func(context.Context) error { return &leases.UnavailableError{Reason: "starting"} }}).addr)
+	n.point("n3:1", silent(t))
+	c := dial(t, transport.DialConfig{Addrs: []string{"n1:1", "n2:1", "n3:1"}, Network: n})
+	for range 2 {
+		if _, err := c.Open(ctx, leases.NewID(), nil); !errors.Is(err, leases.ErrNotLeader) {
+			t.Fatalf("got %v, want not leader", err)
+		}
+	}
+	dials := strings.Fields(n.dialed())
+	slices.Sort(dials)
+	if want := []string{"n1:1", "n2:1", "n3:1", "n3:1"}; !slices.Equal(dials, want) {
+		t.Errorf("dialed %q, want %q", dials, want)
+	}
 }
 
 func TestSessionsShareAConnection(t *testing.T) {

@@ -177,10 +177,10 @@ func (c *Conn) borrow(addr string) (*link, error) {
 	return l, nil
 }
 
-// giveBack ends a use of l. Without users it is kept for the next, as long as
-// its address is one of the configuration's: connecting costs both ends a
-// handshake, and at the end of a leader all of its clients search at once, again
-// and again. A spoiled one gets no new users.
+// giveBack ends a use of l. Without users it is kept for the next if its address
+// is one of the configuration's: connecting costs both ends a handshake, and
+// when a leader has gone all of its clients search at once, again and again,
+// until there is another. A spoiled one gets no new users.
 func (c *Conn) giveBack(l *link, spoiled bool) {
 	c.mu.Lock()
 	l.users--
@@ -200,11 +200,6 @@ func (c *Conn) giveBack(l *link, spoiled bool) {
 // looks the name up again and does not wait for gRPC's backoff. silent says that
 // there was no answer over l: the node hangs, or is no longer there.
 func (l *link) spoiled(silent bool) bool {
-	switch l.cc.GetState() {
-	case connectivity.Ready:
-		return silent
-	case connectivity.Connecting, connectivity.Idle:
-		return false // to begin anew would take longer still
-	}
-	return true
+	state := l.cc.GetState()
+	return silent || state != connectivity.Ready && state != connectivity.Idle
 }

@@ -363,6 +363,7 @@ func (a *answers) Open(_ context.Context, _ leases.ID, on func(leases.Event)) (l
 	a.on = on
 	return a, nil
 }
+
 func (a *answers) Acquire(context.Context, leases.Claim) (leases.Grant, error) { return a.grant, a.err }
 func (a *answers) Withdraw(context.Context, string, leases.ID) error           { return a.err }
 func (a *answers) Release(context.Context, leases.Held) error                  { return a.err }
@@ -401,8 +402,13 @@ func TestBackendRecords(t *testing.T) {
 		outcome Outcome
 	}
 	want := []row{
-		{Acquire, "x", 7, Done}, {Renew, "x", 7, Done}, {Renew, "y", 8, NotHeld}, {Renew, "x", 7, Unknown},
-		{Release, "x", 7, Unknown}, {Withdraw, "x", 0, Nothing}, {Acquire, "x", 0, Held},
+		{Acquire, "x", 7, Done},
+		{Renew, "x", 7, Done},
+		{Renew, "y", 8, NotHeld},
+		{Renew, "x", 7, Unknown},
+		{Release, "x", 7, Unknown},
+		{Withdraw, "x", 0, Nothing},
+		{Acquire, "x", 0, Held},
 		{Renew, "x", 7, NotHeld},
 	}
 	var got []row
