@@ -97,10 +97,20 @@ func FuzzDecodeEntry(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again := entry.Encode(); !bytes.Equal(again, data) {
+		// The header may name another release; what follows has one encoding.
+		if again := entry.Encode(); !bytes.Equal(body(t, again), body(t, data)) {
 			t.Errorf("%x decodes to what encodes as %x", data, again)
 		}
 	})
+}
+
+func body(t *testing.T, entry []byte) []byte {
+	t.Helper()
+	_, _, rest, err := leases.ReadHeader(entry, entryMagic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rest
 }
 
 func BenchmarkApply(b *testing.B) {

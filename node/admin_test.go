@@ -64,12 +64,13 @@ func (o operator) transfer(to string) (leader string, err error) {
 	return resp.GetLeader(), transport.FromGRPC(err)
 }
 
-// removeDead removes a member that has just ended, as soon as it counts as gone.
+// removeDead removes a member that has just ended, as soon as it counts as gone
+// and somebody leads.
 func (o operator) removeDead(name string) {
 	o.t.Helper()
 	eventually(o.t, name+" is removed", func() bool {
 		_, err := o.remove(name, false)
-		if err != nil && !strings.Contains(err.Error(), "just heard") {
+		if errors.Is(err, leases.ErrInvalid) && !strings.Contains(err.Error(), "just heard") {
 			o.t.Fatalf("remove %s: %v", name, err)
 		}
 		return err == nil

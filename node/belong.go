@@ -18,7 +18,7 @@ import (
 // others belong to (N1), and joins until the group's configuration names it.
 func (n *Node) belong() {
 	for n.ctx.Err() == nil && n.member() == nil {
-		if err := n.settle(); err != nil {
+		if err := n.settle(); err != nil && n.ctx.Err() == nil {
 			n.log.Warn("cannot join a cluster yet", "err", err)
 		}
 		n.pause(n.cfg.ElectionTimeout / 4)

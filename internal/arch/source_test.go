@@ -319,20 +319,25 @@ func TestNoWordsOfTheWorkplace(t *testing.T) {
 	})
 }
 
-// walk calls f for every file of the repository.
+// walk calls f for every file of the repository that git does not ignore; where
+// there is no git, for every file.
 func walk(t *testing.T, f func(name string)) {
 	t.Helper()
 	top := root(t)
+	if out, err := exec.Command("git", "-C", top, "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output(); err == nil {
+		for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+			name = filepath.Join(top, name)
+			if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
+				f(name)
+			}
+		}
+		return
+	}
 	err := filepath.WalkDir(top, func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && (name == filepath.Join(top, ".git") || name == filepath.Join(top, "bin")):
-			return filepath.SkipDir
-		case d.Type().IsRegular():
+		if err == nil && d.Type().IsRegular() {
 			f(name)
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)

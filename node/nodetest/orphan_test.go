@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,16 +17,27 @@ import (
 // conversation breaks before the answer comes.
 type lossy struct {
 	leases.Backend
-	committed atomic.Int64 // grants whose answer nobody has seen
 
-	mu   sync.Mutex // guards rand
-	rand *rand.Rand
+	mu        sync.Mutex // guards what follows
+	rand      *rand.Rand
+	committed map[leases.ID]bool // attempts that were granted and did not hear of it
 }
 
-func (l *lossy) loses() bool {
+// loses decides whether the answer to an attempt that was granted is lost.
+func (l *lossy) loses(attempt leases.ID, unheard bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.rand.IntN(2) == 0
+	lost := unheard || l.rand.IntN(4) > 0
+	if lost {
+		l.committed[attempt] = true
+	}
+	return lost
+}
+
+func (l *lossy) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.committed)
 }
 
 func (l *lossy) Open(ctx context.Context, id leases.ID, on func(leases.Event)) (leases.Session, error) {
@@ -53,14 +63,13 @@ func (s *lossySession) Acquire(ctx context.Context, c leases.Claim) (leases.Gran
 	go func() {
 		g, err := s.Session.Acquire(context.WithoutCancel(ctx), c)
 		if err == nil && ctx.Err() != nil {
-			s.lossy.committed.Add(1)
+			s.lossy.loses(c.Attempt, true)
 		}
 		got <- answer{g, err}
 	}()
 	select {
 	case a := <-got:
-		if a.err == nil && s.lossy.loses() {
-			s.lossy.committed.Add(1)
+		if a.err == nil && s.lossy.loses(c.Attempt, false) {
 			return leases.Grant{}, fmt.Errorf("%w: the answer was lost", leases.ErrUnknownOutcome)
 		}
 		return a.grant, a.err
@@ -78,7 +87,7 @@ func TestNoAcquireLeavesAnOrphan(t *testing.T) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := New(t, Config{Seed: seed, ElectionTimeout: 300 * time.Millisecond})
-				lossy := &lossy{rand: rand.New(rand.NewPCG(seed, 2))}
+				lossy := &lossy{rand: rand.New(rand.NewPCG(seed, 2)), committed: map[leases.ID]bool{}}
 				k := c.Client("worker", ClientConfig{Backend: func(b leases.Backend) leases.Backend {
 					lossy.Backend = b
 					return lossy
@@ -88,12 +97,13 @@ func TestNoAcquireLeavesAnOrphan(t *testing.T) {
 				watcher.connect()
 				var all sync.WaitGroup
 				for i := range names {
-					moment := time.Duration(c.Rand.IntN(100_000)) * time.Microsecond
+					moment := time.Duration(c.Rand.IntN(300_000)) * time.Microsecond
 					all.Go(func() { lose(t, k, watcher, fmt.Sprintf("job-%d", i), moment) })
 				}
 				all.Wait()
-				t.Logf("%d of %d acquires had been granted when their answer was lost", lossy.committed.Load(), names)
-				if got := lossy.committed.Load(); got < atLeast {
+				got := lossy.count()
+				t.Logf("%d of %d acquires had been granted when their answer was lost", got, names)
+				if got < atLeast {
 					t.Errorf("grants without an answer: got %d, want at least %d", got, atLeast)
 				}
 			})
