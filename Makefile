@@ -14,9 +14,14 @@ BUF := go tool -modfile=buf.mod buf
 STEP := @scripts/step
 GOTEST := scripts/gotest $(TAGS) -race
 
-# Packages whose tests run real processes, or load the machine: they come last
-# and one after the other. The others run in virtual time or take a moment.
-REAL := ./cmd/...
+# Whole clusters in virtual time, with many seeds: a few of them run under the
+# race detector with the fast packages, all of them without it.
+SCENARIOS := ./node/nodetest
+
+# Packages whose tests run real sockets and processes, or load the machine: they
+# come last and one after the other. The others run in virtual time or take a
+# moment.
+REAL := ./node ./cmd/...
 FAST = $(filter-out $(shell go list $(REAL)) %/internal/arch,$(shell go list ./...))
 
 # make build RELEASE=1.2.3 names a release other than the source's own.
@@ -44,7 +49,7 @@ fmt: ## format all Go code
 	$(TOOL) gofumpt -w .
 
 .PHONY: test
-test: lint test-fast test-real bench test-demo ## everything a change must pass, in at most 15 minutes
+test: lint test-fast test-scenarios test-real bench test-demo ## everything a change must pass, in at most 15 minutes
 
 .PHONY: lint
 lint: ## gofumpt, vet, staticcheck, the arch test
@@ -56,6 +61,10 @@ lint: ## gofumpt, vet, staticcheck, the arch test
 .PHONY: test-fast
 test-fast: ## unit, property and virtual-time tests, with the race detector
 	$(STEP) 'test, fast packages' $(GOTEST) -timeout 10m $(FAST)
+
+.PHONY: test-scenarios
+test-scenarios: ## whole clusters in virtual time, 100 seeds a scenario
+	$(STEP) 'test, scenarios' scripts/gotest $(TAGS) -timeout 15m $(SCENARIOS)
 
 .PHONY: test-real
 test-real: ## tests with real processes, one package after the other
@@ -71,7 +80,7 @@ test-demo:
 
 .PHONY: soak
 soak: cross fuzz generate-check ## by hand: fuzzing by time (FUZZTIME), thousands of seeds (SEEDS), cross-builds
-	$(STEP) 'test, $(SEEDS) seeds' env COORDD_SEEDS=$(SEEDS) $(GOTEST) -count=1 -timeout 24h $(FAST)
+	$(STEP) 'test, $(SEEDS) seeds' env COORDD_SEEDS=$(SEEDS) scripts/gotest $(TAGS) -count=1 -timeout 24h $(SCENARIOS)
 	$(STEP) 'lint of the protos' $(BUF) lint
 
 .PHONY: fuzz
