@@ -24,7 +24,7 @@ func (n *Node) belong() {
 		n.pause(n.cfg.ElectionTimeout / 4)
 	}
 	for joining := false; n.ctx.Err() == nil; joining = true {
-		if _, in := n.member().server(n.who().ServerID()); in {
+		if n.in(n.member()) {
 			if joining {
 				n.say("following")
 			}
@@ -51,10 +51,14 @@ func (n *Node) settle() error {
 		}
 	}
 	if !n.cfg.Bootstrap {
-		n.say("waiting for a cluster: nobody of " + strings.Join(n.cfg.Join, ", ") + " belongs to one")
+		n.say("waiting for a cluster: nobody of " + strings.Join(n.seeds(), ", ") + " belongs to one")
 		return nil
 	}
 	if n.cfg.Testing.Rules.On(rules.Founding) {
+		if !n.blank {
+			n.say("waiting for its cluster: this node was a member and has lost its log, so it founds none; to found one, empty the data folder")
+			return nil
+		}
 		if len(silent) > 0 {
 			n.say("waiting to found a cluster: no answer from " + strings.Join(silent, ", "))
 			return nil
@@ -100,10 +104,11 @@ func (n *Node) askSeeds() (others []*peerv1.HelloResponse, silent []string) {
 	return others, silent
 }
 
-// seeds are the addresses that the node was given, without its own.
+// seeds are the addresses that the node was given, and those of the members that
+// it knew when it was started, without its own.
 func (n *Node) seeds() []string {
 	var seeds []string
-	for _, a := range n.cfg.Join {
+	for _, a := range slices.Concat(n.cfg.Join, n.knew) {
 		if a != n.cfg.Advertise && a != n.cfg.Listen && !slices.Contains(seeds, a) {
 			seeds = append(seeds, a)
 		}

@@ -3,6 +3,7 @@ package node
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/coordd/coordd/clock"
@@ -32,6 +33,20 @@ func (e *expiry) add(name string, token tokens.Token, at clock.Instant) {
 		default:
 		}
 	}
+}
+
+// shrink forgets the leases that have ended, once they are more than those that
+// have not: with long TTLs and short work they would be very many. It is called
+// with mu held.
+func (t *tenure) shrink() {
+	if len(t.expiry.due) < 2*len(t.leases)+128 {
+		return
+	}
+	t.expiry.due = slices.DeleteFunc(t.expiry.due, func(d due) bool {
+		w := t.leases[d.name]
+		return w == nil || w.token != d.token
+	})
+	heap.Init(&t.expiry.due)
 }
 
 // idle is how long the expirer sleeps when nothing is watched; an added entry
@@ -78,10 +93,19 @@ func (t *tenure) expireDue() clock.Instant {
 	return now.Add(idle)
 }
 
+// retry is how long an expiry waits that did not get into the log.
+const retry = 100 * time.Millisecond
+
 func (t *tenure) proposeExpiry(d due) {
 	t.propose(leases.Op{Kind: leases.KindExpire, Name: d.name, Token: d.token}, func(r leases.Result, err error) {
+		if w := t.leases[d.name]; err != nil && w != nil && w.token == d.token {
+			// Raft refuses entries for moments too, not only when the term is over.
+			w.expiring = false
+			t.expiry.add(d.name, d.token, t.clock.Now().Add(retry))
+			return
+		}
 		if err != nil || r.Outcome != leases.Freed {
-			return // the term is over, or its holder was faster
+			return // its holder was faster
 		}
 		t.ended(r.Lease)
 		held := leases.Held{Name: d.name, Token: d.token}

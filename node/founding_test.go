@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -215,4 +216,45 @@ func TestClientRefusesAnotherCluster(t *testing.T) {
 	} else if err := l.Release(ctx); err != nil {
 		t.Error(err)
 	}
+}
+
+// A member that has lost its log, but not who it was, founds no second cluster,
+// whatever flags it was given: it looks for the members that it knew, and where
+// it knew none it waits for its operator (N1).
+func TestMemberWithoutItsLogFoundsNothing(t *testing.T) {
+	t.Run("it knew others", func(t *testing.T) {
+		t.Parallel()
+		configs := site(t)
+		configs[0].Join = nil
+		var nodes []*node.Node
+		for i := range configs {
+			if i > 0 {
+				configs[i].Bootstrap, configs[i].Join = false, []string{configs[0].Listen}
+			}
+			nodes = append(nodes, start(t, configs[i]))
+		}
+		id := oneCluster(t, nodes...)
+		stop(t, nodes[0])
+		if err := os.Remove(filepath.Join(configs[0].Data, identity.LogFile)); err != nil {
+			t.Fatal(err)
+		}
+		nodes[0] = start(t, configs[0])
+		if again := oneCluster(t, nodes...); again != id {
+			t.Errorf("cluster: got %v, want %v", again, id)
+		}
+	})
+	t.Run("it was alone", func(t *testing.T) {
+		t.Parallel()
+		config := site(t)[0]
+		config.Join = nil
+		alone := start(t, config)
+		serving(t, []*node.Node{alone})
+		stop(t, alone)
+		if err := os.Remove(filepath.Join(config.Data, identity.LogFile)); err != nil {
+			t.Fatal(err)
+		}
+		alone = start(t, config)
+		eventually(t, "it says what to do", func() bool { return strings.Contains(alone.Status().Doing, "empty the data folder") })
+		never(t, 2*config.ElectionTimeout, "it founds a cluster", func() bool { return !alone.Status().Cluster.IsZero() })
+	})
 }

@@ -88,16 +88,19 @@ func (n *Node) hello(address string) (*peerv1.HelloResponse, error) {
 	return resp, nil
 }
 
+// in reports whether the newest configuration that the node knows names it.
+func (n *Node) in(g *group) bool {
+	_, in := g.server(n.who().ServerID())
+	if in {
+		g.joined.Store(true)
+	}
+	return in
+}
+
 // joined reports whether the node is a member, or has ever been one.
 func (n *Node) joined() bool {
 	g := n.member()
-	if g == nil {
-		return false
-	}
-	if _, in := g.server(n.who().ServerID()); in {
-		g.joined.Store(true)
-	}
-	return g.joined.Load()
+	return g != nil && (n.in(g) || g.joined.Load())
 }
 
 // heed ends a member where a leader not older than all that the member has heard

@@ -58,9 +58,10 @@ func (t *tenure) acquire(ctx context.Context, s *session, c leases.Claim) (lease
 		s.on(leases.Queued{Name: c.Name, Attempt: c.Attempt, Position: position})
 	}
 	// Nothing but the patience of whoever waits hangs on this timer, so it may
-	// be one that stands still in suspend; there can be very many of them.
+	// be one that stands still in suspend; there can be very many of them. Who is
+	// proposed at once has one too: the name may turn out to be taken.
 	var expired <-chan time.Time
-	if position > 0 && c.Wait != leases.Forever {
+	if c.Wait != leases.Forever {
 		timer := time.NewTimer(c.Wait)
 		defer timer.Stop()
 		expired = timer.C
@@ -75,7 +76,7 @@ func (t *tenure) acquire(ctx context.Context, s *session, c leases.Claim) (lease
 			}
 			expired = nil // it is proposed: its answer is under way
 		case <-ctx.Done():
-			if t.leave(asked) {
+			if t.leave(asked) && t.ctx.Err() != nil {
 				return leases.Grant{}, t.over()
 			}
 			return leases.Grant{}, unknown(ctx)
@@ -212,7 +213,7 @@ func (q *line) find(c *claim) *claim {
 func (q *line) replace(old, c *claim) (position int) {
 	old.reply(leases.Grant{}, &leases.UnavailableError{Reason: "the same attempt was sent again; its newest copy is answered"})
 	if q.proposed == old {
-		old.answer, old.session = c.answer, c.session // its result goes to the newest copy
+		q.proposed = c // its result is the newest copy's
 		return 0
 	}
 	i := slices.Index(q.waiting, old)
@@ -233,10 +234,12 @@ func (c *claim) mismatch(repeat *claim) error {
 	return nil
 }
 
-// leave takes a waiting claim out of its line. false: it no longer waits.
+// leave takes a waiting claim out of its line. false: it does not wait, and will
+// not if it is proposed now and the name turns out to be taken.
 func (t *tenure) leave(c *claim) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	c.Wait = 0
 	q := t.lines[c.Name]
 	if q == nil {
 		return false
@@ -279,7 +282,7 @@ func (t *tenure) advance(name string) {
 // submit proposes a claim whose turn has come. It is called with mu held.
 func (t *tenure) submit(q *line, c *claim) {
 	q.proposed = c
-	t.ask(c, func(r leases.Result, err error) { t.granted(q, c, r, err) })
+	t.ask(c, func(r leases.Result, err error) { t.granted(q, r, err) })
 }
 
 // ask proposes a claim. It is called with mu held.
@@ -321,8 +324,10 @@ func refusal(r leases.Result, err error) error {
 	}
 }
 
-// granted takes what became of a proposed claim. It is called with mu held.
-func (t *tenure) granted(q *line, c *claim, r leases.Result, err error) {
+// granted takes what became of a line's proposed claim. It is called with mu
+// held.
+func (t *tenure) granted(q *line, r leases.Result, err error) {
+	c := q.proposed
 	q.proposed = nil
 	switch {
 	case err == nil && (r.Outcome == leases.Granted || r.Outcome == leases.Repeated):

@@ -72,6 +72,9 @@ func (n *Node) Open(ctx context.Context, session leases.ID, on func(leases.Event
 		return local{n}.Open(ctx, session, on)
 	}
 	err := n.notServing()
+	if n.ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", leases.ErrClosed, err)
+	}
 	elsewhere, ok := err.(*leases.NotLeaderError)
 	if !ok || elsewhere.Leader == "" {
 		return nil, err

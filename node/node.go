@@ -53,6 +53,8 @@ type Node struct {
 	saves  sync.Mutex    // held while self is changed and saved
 	server *transport.Server
 	admin  *grpc.Server // on the Unix socket; nil without a data folder
+	blank  bool         // its folder held no identity: it may found a cluster
+	knew   []string     // addresses of the members in its folder
 
 	ctx    context.Context // ends with the node; the cause says why
 	cancel context.CancelCauseFunc
@@ -111,7 +113,7 @@ func (n *Node) start(ctx context.Context) error {
 		return err
 	}
 	self := n.who()
-	if self.Cluster.IsZero() && len(n.cfg.Join) == 0 && !n.cfg.Bootstrap {
+	if self.Cluster.IsZero() && len(n.cfg.Join)+len(n.knew) == 0 && !n.cfg.Bootstrap {
 		return &leases.InvalidError{Field: "join", Value: "no addresses", Bounds: "the addresses of other members, or bootstrap"}
 	}
 	if !self.Cluster.IsZero() {
@@ -151,10 +153,11 @@ func (n *Node) identify() error {
 			return err
 		}
 	}
-	n.self = self
+	n.self, n.blank = self, !known
 	n.book = newBook(self.ServerID(), n.clock)
 	for _, m := range self.Members {
 		n.book.hint(m)
+		n.knew = append(n.knew, m.Address)
 	}
 	return nil
 }

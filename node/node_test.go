@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,15 +20,25 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// freeAddress returns a loopback address that nobody listens on.
+// ports counts the ports that were given to tests, from a random one on.
+var ports atomic.Uint32
+
+func init() { ports.Store(rand.Uint32()) }
+
+// freeAddress returns a loopback address that nobody listens on, and that was
+// not returned before. Its port is below those that the system gives to
+// connections by itself.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10000+ports.Add(1)%20000)
+		if l, err := net.Listen("tcp", address); err == nil {
+			l.Close()
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no free port found")
+	return ""
 }
 
 // testLog writes a node's log into the test's output.

@@ -73,8 +73,8 @@ func (g *group) stranger(id string) bool {
 	return true
 }
 
-// founds reports whether the node was told to found a cluster and belongs to none.
-func (n *Node) founds() bool { return n.cfg.Bootstrap && n.who().Cluster.IsZero() }
+// founds reports whether the node was told to found a cluster, and may.
+func (n *Node) founds() bool { return n.cfg.Bootstrap && n.blank && n.who().Cluster.IsZero() }
 
 // addressOf is where a server is; empty if that is not known.
 func (n *Node) addressOf(id string) string {

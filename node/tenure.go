@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -34,13 +33,13 @@ type tenure struct {
 	limits   limits
 	rules    rules.Set
 	log      *slog.Logger
-	bumping  sync.Once
 
 	mu       sync.Mutex // guards what follows; it is taken before the FSM's
 	leases   map[string]*watched
 	lines    map[string]*line
-	waiters  int // in all lines
-	claims   int // proposed and not answered
+	waiters  int    // in all lines
+	claims   int    // proposed and not answered
+	bumped   uint32 // the epoch that is to end, or has; 0: none
 	expiry   expiry
 	sessions map[leases.ID]map[*session]struct{}
 	gone     withdrawals
@@ -88,6 +87,7 @@ func (t *tenure) begin(ctx context.Context) {
 func (t *tenure) watch(l *leases.Lease, deadline clock.Instant, waited bool) {
 	t.leases[l.Name] = &watched{token: l.Token, deadline: deadline, waited: waited}
 	t.expiry.add(l.Name, l.Token, deadline)
+	t.shrink()
 }
 
 // propose brings op into the log, under the present epoch, and anew where a
@@ -97,11 +97,15 @@ func (t *tenure) propose(op leases.Op, answer fsm.Answer) {
 	err := t.proposer.Propose(op, func(r leases.Result, err error) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if err == nil && r.Outcome == leases.StaleEpoch {
+		switch {
+		case err != nil || r.Outcome != leases.StaleEpoch:
+			answer(r, err)
+		case op.Kind == leases.KindAcquire && t.gone.has(op.Attempt, t.clock.Now()):
+			// Its Withdraw may be in the log already, under the new epoch.
+			answer(leases.Result{}, &leases.NotHeldError{Name: op.Name, Why: leases.WhyWithdrawn})
+		default:
 			t.propose(op, answer)
-			return
 		}
-		answer(r, err)
 	})
 	if err != nil {
 		answer(leases.Result{}, err)
@@ -141,24 +145,29 @@ func (t *tenure) ended(l *leases.Lease) {
 }
 
 // bump begins a new epoch when half of the counter's range is used, long before
-// the other half could be (N6).
+// the other half could be (N6). It is called with mu held.
 func (t *tenure) bump() {
 	var epoch, counter uint32
 	t.fsm.View(func(table *leases.Table) { epoch, counter = table.Epoch(), table.Counter() })
-	if counter < tokens.MaxCounter/2 {
+	if counter < tokens.MaxCounter/2 || t.bumped == epoch {
 		return
 	}
-	t.bumping.Do(func() {
-		t.log.Info("half of the epoch's tokens are used: beginning a new epoch", "epoch", epoch+1)
-		warn := func(_ leases.Result, err error) {
-			if err != nil {
-				t.log.Warn("the epoch could not be raised", "err", err)
-			}
-		}
-		if err := t.proposer.Propose(leases.Op{Kind: leases.KindBump, Epoch: epoch + 1}, warn); err != nil {
-			warn(leases.Result{}, err)
+	t.bumped = epoch
+	t.log.Info("half of the epoch's tokens are used: beginning a new epoch", "epoch", epoch+1)
+	failed := func(err error) {
+		t.bumped = 0 // the next grant tries again
+		t.log.Warn("the epoch could not be raised", "err", err)
+	}
+	err := t.proposer.Propose(leases.Op{Kind: leases.KindBump, Epoch: epoch + 1}, func(_ leases.Result, err error) {
+		if err != nil {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			failed(err)
 		}
 	})
+	if err != nil {
+		failed(err)
+	}
 }
 
 func (t *tenure) release(ctx context.Context, session leases.ID, h leases.Held) error {
@@ -204,7 +213,7 @@ func notHeld(h leases.Held, e leases.Ending) error {
 }
 
 func unknown(ctx context.Context) error {
-	return errors.Join(leases.ErrUnknownOutcome, context.Cause(ctx))
+	return fmt.Errorf("%w: no answer so far: %w", leases.ErrUnknownOutcome, context.Cause(ctx))
 }
 
 func (t *tenure) over() error {

@@ -52,15 +52,16 @@ Everything is in memory and gone at the end (Ctrl-C). Leader elections take 0.3 
 			if err != nil {
 				return err
 			}
-			level := slog.LevelWarn
-			if verbose {
-				level = slog.LevelInfo
-			}
+			level := new(slog.LevelVar) // at first Info
 			var handler slog.Handler = slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})
+			ending := func() {}
 			if !verbose {
+				level.Set(slog.LevelWarn)
 				handler = withoutRaft{handler}
+				// Those that are left have nobody to hand leadership to.
+				ending = func() { level.Set(slog.LevelError) }
 			}
-			return dev(cmd.Context(), addrs, slog.New(handler), cmd.OutOrStdout())
+			return dev(cmd.Context(), addrs, slog.New(handler), ending, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().Var(&listen, "listen", "address of the first member; the others listen 10 and 20 ports above")
@@ -89,14 +90,16 @@ func devAddresses(first string) ([]string, error) {
 	return addrs, nil
 }
 
-// dev runs a member at each address until a signal or the fatal end of one.
-func dev(ctx context.Context, addrs []string, log *slog.Logger, stdout io.Writer) (err error) {
+// dev runs a member at each address until a signal or the fatal end of one. It
+// calls ending before it closes them.
+func dev(ctx context.Context, addrs []string, log *slog.Logger, ending func(), stdout io.Writer) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	began := time.Now() // for people only
 	var nodes []*node.Node
 	defer func() {
 		stop() // a second signal ends the process at once
+		ending()
 		err = errors.Join(err, closeAll(nodes))
 	}()
 	for i, addr := range addrs {
@@ -208,8 +211,11 @@ func startError(err error, addr string) error {
 	if errors.Is(err, leases.ErrInvalid) {
 		return usagef("%s", inFlags(err))
 	}
-	if errors.Is(err, syscall.EADDRINUSE) {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
 		err = fmt.Errorf("%s is in use by another process: end that one, or choose another address by --listen", addr)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		err = fmt.Errorf("%s is no address of this machine: give one that is by --listen, and the one that others reach by --advertise", addr)
 	}
 	return &exit{code: exitInternal, err: err}
 }

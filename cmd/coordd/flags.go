@@ -15,6 +15,9 @@ import (
 // envAnnotation marks a flag with the environment variable that it is read from.
 const envAnnotation = "env"
 
+// fromEnvAnnotation marks a flag that was set by its environment variable.
+const fromEnvAnnotation = "from env"
+
 // bindEnv gives every flag of fs an environment variable and says so in its
 // help: --max-claims is COORDD_MAX_CLAIMS.
 func bindEnv(fs *pflag.FlagSet) {
@@ -43,12 +46,47 @@ func applyEnv(fs *pflag.FlagSet) error {
 			return
 		}
 		if err := f.Value.Set(value); err != nil {
-			problems = append(problems, fmt.Errorf("invalid environment variable %s=%q: %w", env[0], value, err))
+			problems = append(problems, fmt.Errorf("invalid environment variable %s=%q: %s", env[0], value, wanted(f, err)))
 			return
 		}
 		f.Changed = true
+		f.Annotations[fromEnvAnnotation] = env
 	})
 	return errors.Join(problems...)
+}
+
+// withEnv adds to an error that names flags which of them come from the
+// environment: whoever reads it may not have typed them.
+func withEnv(fs *pflag.FlagSet, err error) error {
+	named := strings.FieldsFunc(err.Error(), func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') })
+	var from []string
+	fs.VisitAll(func(f *pflag.Flag) {
+		if env := f.Annotations[fromEnvAnnotation]; len(env) > 0 && slices.Contains(named, "--"+f.Name) {
+			from = append(from, fmt.Sprintf("--%s is from %s", f.Name, env[0]))
+		}
+	})
+	if len(from) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, strings.Join(from, ", "))
+}
+
+// wanted says what values a flag takes that refused one with err. Where the
+// flag's type is pflag's own, err speaks of Go.
+func wanted(f *pflag.Flag, err error) string {
+	switch kind := f.Value.Type(); {
+	case kind == "duration":
+		return "want a duration such as 500ms, 15s or 2m"
+	case kind == "bool":
+		return "want true or false"
+	case (kind == "int" || kind == "uint32") && errors.Is(err, strconv.ErrRange):
+		return "want a number that is not so large"
+	case kind == "int":
+		return "want a whole number"
+	case kind == "uint32":
+		return "want a whole number that is not negative"
+	}
+	return err.Error()
 }
 
 // address is a flag's host:port.
@@ -58,7 +96,7 @@ func (a *address) String() string { return string(*a) }
 func (a *address) Type() string   { return "host:port" }
 
 func (a *address) Set(s string) error {
-	if err := checkAddress(s); err != nil {
+	if _, _, err := splitAddress(s); err != nil {
 		return err
 	}
 	*a = address(s)
@@ -66,7 +104,7 @@ func (a *address) Set(s string) error {
 }
 
 // addresses is a flag's list of host:port, separated by commas. A later one on
-// the command line replaces it.
+// the command line replaces it. Somebody is to be found at each of them.
 type addresses []string
 
 func (a *addresses) String() string { return strings.Join(*a, ",") }
@@ -76,8 +114,12 @@ func (a *addresses) Set(s string) error {
 	var list addresses
 	for field := range strings.SplitSeq(s, ",") {
 		field = strings.TrimSpace(field)
-		if err := checkAddress(field); err != nil {
-			return err
+		host, port, err := splitAddress(field)
+		if err == nil && (host == "" || port == 0) {
+			err = errAddress
+		}
+		if err != nil {
+			return fmt.Errorf("%q: %w", field, err)
 		}
 		list = append(list, field)
 	}
@@ -85,15 +127,17 @@ func (a *addresses) Set(s string) error {
 	return nil
 }
 
-func checkAddress(s string) error {
-	_, port, err := net.SplitHostPort(s)
+var errAddress = errors.New("want host:port, such as 10.0.0.1:7420, with a port from 1 to 65535")
+
+func splitAddress(s string) (host string, port uint64, err error) {
+	host, text, err := net.SplitHostPort(s)
 	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
+		port, err = strconv.ParseUint(text, 10, 16)
 	}
 	if err != nil {
-		return fmt.Errorf("address %q: want host:port, such as 10.0.0.1:7420", s)
+		return "", 0, errAddress
 	}
-	return nil
+	return host, port, nil
 }
 
 // choice is a flag with a few words as its values.

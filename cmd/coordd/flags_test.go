@@ -83,7 +83,8 @@ func TestAddresses(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		{"127.0.0.1:7420", "127.0.0.1:7420"},
 		{"a:1, b:2 ,[::1]:3", "a:1,b:2,[::1]:3"},
-		{":7420", ":7420"},
+		{":7420", "error"},
+		{"a:0", "error"},
 		{"", "error"},
 		{"a:1,", "error"},
 		{"host", "error"},

@@ -27,6 +27,9 @@ const (
 	// withdrawTimeout bounds the withdrawal of an attempt, whose waiter is gone
 	// with the connection anyhow.
 	withdrawTimeout = time.Second
+	// lookEvery is how often a job that has no lease yet looks whether the cluster
+	// is heard. Twice in a row not is worth a word: an election takes less.
+	lookEvery = 3 * time.Second
 	// safeElections is how many election timeouts a TTL should be at least, so
 	// that a lease is likely to outlive a change of leader.
 	safeElections = 8
@@ -65,6 +68,9 @@ func (j *job) run(ctx context.Context) error {
 	}
 	result, err := j.work(path, lease)
 	lost := lease.Err()
+	if result.Lost && lost == nil { // the command was ended before the lease was
+		lost = unheard(c)
+	}
 	j.leave(ctx, c, lease)
 	if err != nil {
 		return j.notStarted(err)
@@ -96,8 +102,17 @@ func (j *job) acquire(ctx context.Context, c *client.Client) (*client.Lease, err
 		lease, err := j.ask(ctx, c)
 		answers <- answer{lease, err}
 	}()
-	for {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for silent := 0; ; {
 		select {
+		case <-look.C:
+			why := unheard(c)
+			if why == nil {
+				silent = 0
+			} else if silent++; silent == 2 {
+				j.note("%v; trying on", why)
+			}
 		case a := <-answers:
 			if ctx.Err() != nil { // a signal, perhaps too late to keep the lease from being granted
 				a.err = context.Cause(ctx)
@@ -112,6 +127,18 @@ func (j *job) acquire(ctx context.Context, c *client.Client) (*client.Lease, err
 			}
 		}
 	}
+}
+
+// unheard says why no node that serves leases is heard, as far as is known by
+// now; nil if one is.
+func unheard(c *client.Client) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // it is not waited for
+	_, err := c.Info(ctx)
+	if err == nil {
+		return nil
+	}
+	return allOf(err)[0] // without the context's end
 }
 
 func (j *job) ask(ctx context.Context, c *client.Client) (*client.Lease, error) {
@@ -225,16 +252,19 @@ func (j *job) refused(err error) error {
 
 // notStarted is the end of a job whose command could not be started.
 func (j *job) notStarted(err error) error {
-	code := exitInternal
+	code, hint := exitInternal, ""
 	switch execution, _ := errors.AsType[*exec.Error](err); {
 	case errors.Is(err, warden.ErrTooLate):
 		code = exitLost
 	case execution != nil && errors.Is(err, unix.ENOENT): // a script's interpreter
-		code = exitNotFound
+		code, hint = exitNotFound, ": what is missing is the interpreter that its first line names, or its loader"
 	case execution != nil:
 		code = exitNotExecutable
+		if errors.Is(err, unix.ENOEXEC) {
+			hint = ": it is no program for this machine; a script needs a first line such as #!/bin/sh"
+		}
 	}
-	return &exit{code, fmt.Errorf("run %s: %w", j.name, err)}
+	return &exit{code, fmt.Errorf("run %s: %w%s", j.name, err, hint)}
 }
 
 // ended is the end of a job whose command has run. lost tells why the lease

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,14 +25,18 @@ func (o *output) register(cmd *cobra.Command) {
 }
 
 func (o *output) print(w io.Writer, d document) error {
-	if o.format.value != "json" {
-		d.writeText(w)
-		return nil
+	var b bytes.Buffer
+	if o.format.value == "json" {
+		enc := json.NewEncoder(&b)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(d); err != nil {
+			return fmt.Errorf("print: %w", err)
+		}
+	} else {
+		d.writeText(&b)
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(d); err != nil {
+	if _, err := w.Write(b.Bytes()); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
 	return nil

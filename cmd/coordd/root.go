@@ -33,10 +33,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if !running { // whatever goes wrong before a command runs lies in how it was called
 		err = usagef("%w (see '%s --help')", err, cmd.CommandPath())
 	}
+	code := exitCode(err)
 	if e, ok := errors.AsType[*exit](err); !ok || e.err != nil {
+		if code == exitUsage {
+			err = withEnv(cmd.Flags(), err)
+		}
 		fmt.Fprintf(stderr, "coordd: %s\n", oneLine(err))
 	}
-	return exitCode(err)
+	return code
 }
 
 func newRoot() *cobra.Command {
@@ -62,7 +66,7 @@ COORDD_ELECTION_TIMEOUT. A flag on the command line comes first.
 			if len(args) == 0 {
 				return nil
 			}
-			return fmt.Errorf("unknown command %q%s", args[0], didYouMean(cmd.SuggestionsFor(args[0])))
+			return unknownCommand(cmd, args[0])
 		},
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SuggestionsMinimumDistance: 2,
@@ -70,15 +74,55 @@ COORDD_ELECTION_TIMEOUT. A flag on the command line comes first.
 	root.SetVersionTemplate("coordd {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newCopyTo(), newDev(), newRemove(), newRun(), newServe(), newStatus(), newTransferLeadership(), newVersion())
+	root.SetHelpCommand(newHelp(root))
 	for _, cmd := range root.Commands() {
 		cmd.Flags().SortFlags = false
 		bindEnv(cmd.Flags())
+		if cmd.Args != nil {
+			cmd.Args = inUsage(cmd.Args)
+		}
 	}
 	return root
 }
 
-// flagError adds to cobra's error about an unknown flag which one was meant.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Show what a command does, and its flags",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("%w (see 'coordd --help')", unknownCommand(root, args[0]))
+			}
+			cmd.InitDefaultHelpFlag() // so that the help shows it
+			return cmd.Help()
+		},
+	}
+}
+
+func unknownCommand(root *cobra.Command, name string) error {
+	return fmt.Errorf("unknown command %q%s", name, didYouMean(root.SuggestionsFor(name)))
+}
+
+// inUsage says in a command's own words that it takes other arguments.
+func inUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case check(cmd, args) == nil:
+			return nil
+		case len(args) == 0:
+			return fmt.Errorf("an argument is missing: want %s", cmd.UseLine())
+		}
+		return fmt.Errorf("wrong arguments %q: want %s", args, cmd.UseLine())
+	}
+}
+
+// flagError says what is wrong with a flag in words of the command line, and
+// which one was meant where it is unknown.
 func flagError(cmd *cobra.Command, err error) error {
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return fmt.Errorf("invalid --%s %q: %s", invalid.GetFlag().Name, invalid.GetValue(), wanted(invalid.GetFlag(), invalid.Unwrap()))
+	}
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok || unknown.GetSpecifiedShortnames() != "" {
 		return err

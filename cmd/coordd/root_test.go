@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/coordd/coordd/leases"
@@ -22,19 +23,31 @@ func TestUsageErrors(t *testing.T) {
 		{name: "unknown flag", args: "status --adr x", want: []string{"unknown flag: --adr", "did you mean --addr?", "coordd status --help"}},
 		{name: "unknown flag unlike any", args: "status --zzzzzzzz", want: []string{"unknown flag: --zzzzzzzz ("}},
 		{name: "unknown short flag", args: "status -z", want: []string{"unknown shorthand flag: 'z'"}},
-		{name: "bad duration", args: "status --timeout soon", want: []string{"--timeout", "soon"}},
+		{name: "bad duration", args: "status --timeout soon", want: []string{`invalid --timeout "soon": want a duration such as 500ms, 15s or 2m (see`}},
+		{name: "duration without a unit", args: "run --ttl 5 job true", want: []string{`invalid --ttl "5": want a duration such as`}},
+		{name: "no number", args: "run --held-exit x job true", want: []string{`invalid --held-exit "x": want a whole number`}},
+		{name: "no number that fits", args: "serve --max-waiters 99999999999999999999", want: []string{"want a number that is not so large"}},
+		{name: "no positive number", args: "serve --first-epoch -1", want: []string{"want a whole number that is not negative"}},
+		{name: "no truth value", env: [2]string{"COORDD_QUIET", "maybe"}, args: "run job true", want: []string{`COORDD_QUIET="maybe": want true or false`}},
 		{name: "zero duration", args: "status --timeout 0s", want: []string{"--timeout"}},
-		{name: "bad address", args: "status --addr 127.0.0.1", want: []string{"--addr", "host:port"}},
+		{name: "bad address", args: "status --addr 127.0.0.1", want: []string{"--addr", "host:port", "a port from 1 to 65535"}},
+		{name: "bad address among others", args: "status --addr a:1,b:0", want: []string{`invalid --addr "a:1,b:0": "b:0": want host:port`}},
 		{name: "bad output", args: "status -o xml", want: []string{"text or json"}},
-		{name: "too many arguments", args: "status a b", want: []string{"at most 1 arg"}},
-		{name: "arguments where none belong", args: "version now", want: []string{"now"}},
+		{name: "too many arguments", args: "status a b", want: []string{`wrong arguments ["a" "b"]: want coordd status [NAME]`}},
+		{name: "too few arguments", args: "remove", want: []string{"an argument is missing: want coordd remove NAME"}},
+		{name: "help about nothing", args: "help stats", want: []string{`unknown command "stats"`, "did you mean status?"}},
+		{name: "arguments where none belong", args: "version now", want: []string{`wrong arguments ["now"]: want coordd version`}},
 		{name: "bad lease name", args: "status @eu", want: []string{`invalid name "@eu"`}},
 		{name: "bad environment", env: [2]string{"COORDD_TIMEOUT", "soon"}, args: "status", want: []string{`COORDD_TIMEOUT="soon"`}},
 		{name: "bad address in the environment", env: [2]string{"COORDD_ADDR", "nowhere"}, args: "status", want: []string{"COORDD_ADDR", "host:port"}},
+		{name: "a bound, by the environment", env: [2]string{"COORDD_TTL", "1s"}, args: "run job true", want: []string{"invalid --ttl 1s: want from 3s", "(--ttl is from COORDD_TTL)"}},
+		{name: "half of TLS by the environment", env: [2]string{"COORDD_CERT", "c.pem"}, args: "status", want: []string{"(--cert is from COORDD_CERT)"}},
 		{name: "half of TLS", args: "status --cert c.pem", want: []string{"--cert, --key and --ca belong together"}},
 		{name: "certificate missing", args: "status --cert /nowhere/c --key /nowhere/k --ca /nowhere/a", want: []string{"/nowhere/"}},
 		{name: "serve without a name", args: "serve", want: []string{"--name (or COORDD_NAME)", "--data (or COORDD_DATA)"}},
-		{name: "serve with a zero", args: "serve --name n1 --data d --first-epoch 0", want: []string{"--first-epoch 0"}},
+		{name: "serve with a zero", args: "serve --name n1 --data d --first-epoch 0", want: []string{"--first-epoch 0: want at least 1"}},
+		{name: "serve without an election timeout", args: "serve --name n1 --data d --election-timeout 0", want: []string{"want at least 100ms"}},
+		{name: "serve everywhere", args: "serve --name n1 --data d --insecure --listen :7420", want: []string{"--advertise (or COORDD_ADVERTISE) is missing"}},
 		{name: "serve in the open", args: "serve --name n1 --data d --listen 0.0.0.0:0", want: []string{"0.0.0.0:0", "--cert, --key and --ca", "--insecure"}},
 		{name: "serve with a wrong log level", args: "serve --log-level loud", want: []string{"debug or info or warn or error"}},
 		{name: "dev too high", args: "dev --listen 127.0.0.1:65530", want: []string{"--listen"}},
@@ -99,6 +112,9 @@ func TestHelp(t *testing.T) {
 			t.Errorf("coordd %v: got code %d and %q, want 0 and the exit codes", args, got.code, got.stdout)
 		}
 	}
+	if got := inProcess(t, "help", "status"); got.code != 0 || got.stdout != inProcess(t, "status", "--help").stdout {
+		t.Errorf("coordd help status: got code %d and %q, want what --help says", got.code, got.stdout)
+	}
 	got := inProcess(t, "status", "--help")
 	for _, want := range []string{"[COORDD_ADDR]", "(default 127.0.0.1:7420)", "(default 15s)", "Examples:", "text|json"} {
 		if got.code != 0 || !strings.Contains(got.stdout, want) {
@@ -120,6 +136,22 @@ func TestVersion(t *testing.T) {
 		t.Errorf("got %d, %q (%v), want 0 and the release as JSON", got.code, got.stdout, err)
 	}
 }
+
+// Text that could not be written is a failure, as JSON is.
+func TestOutputNotWritten(t *testing.T) {
+	for _, form := range []string{"text", "json"} {
+		var stderr strings.Builder
+		code := run(t.Context(), []string{"version", "-o", form}, nil, full{}, &stderr)
+		if code != exitInternal || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("%s: got code %d and %q, want %d and why", form, code, stderr.String(), exitInternal)
+		}
+	}
+}
+
+// full is a file on a disk that is full.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
 func TestOutputFromEnvironment(t *testing.T) {
 	t.Setenv("COORDD_OUTPUT", "json")

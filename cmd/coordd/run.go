@@ -33,6 +33,9 @@ and reaches every process that the command has started (on macOS those of its
 process group). What the command leaves running when it ends gets TERM, and KILL
 after 1 s. Stopped (Ctrl-Z) for longer than its lease lasts, it is killed.
 
+--timeout bounds the search for a node that serves leases at the beginning. From
+then on the job waits for as long as --wait says, also while no node is heard.
+
 Signals to this process reach the command's process group.`,
 		Example: `  coordd run nightly -- ./backup.sh             # or leave, if another machine does it
   coordd run --wait forever billing ./worker    # one at a time, the next takes over
@@ -70,7 +73,7 @@ type runOptions struct {
 
 func (o *runOptions) register(fs *pflag.FlagSet) {
 	fs.SetInterspersed(false) // COMMAND's flags are not ours
-	fs.DurationVar(&o.ttl, "ttl", client.DefaultTTL, "how long the lease outlives its last renewal")
+	fs.DurationVar(&o.ttl, "ttl", client.DefaultTTL, "how long the lease outlives its last renewal, from 3s to 5m")
 	fs.Var(&o.wait, "wait", "how long to wait for the lease if somebody holds it, or forever")
 	fs.DurationVar(&o.grace, "grace", 0, "how long the command has between TERM and KILL, at most a third of the TTL (default a quarter, at most 5s)")
 	fs.IntVar(&o.heldExit, "held-exit", exitHeld, "exit code if somebody else holds the lease")

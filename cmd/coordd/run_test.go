@@ -188,15 +188,17 @@ func TestNotStarted(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want int
+		says string
 	}{
-		{warden.ErrTooLate, exitLost},
-		{&exec.Error{Name: "/x", Err: unix.ENOENT}, exitNotFound},
-		{&exec.Error{Name: "/x", Err: unix.ENOEXEC}, exitNotExecutable},
-		{&exec.Error{Name: "/x", Err: unix.E2BIG}, exitNotExecutable},
-		{fmt.Errorf("start the warden: %w", &os.PathError{Op: "fork/exec", Path: "/x", Err: unix.ENOENT}), exitInternal},
+		{warden.ErrTooLate, exitLost, "too little is left"},
+		{&exec.Error{Name: "/x", Err: unix.ENOENT}, exitNotFound, "the interpreter"},
+		{&exec.Error{Name: "/x", Err: unix.ENOEXEC}, exitNotExecutable, "#!/bin/sh"},
+		{&exec.Error{Name: "/x", Err: unix.E2BIG}, exitNotExecutable, "too long"},
+		{fmt.Errorf("start the warden: %w", &os.PathError{Op: "fork/exec", Path: "/x", Err: unix.ENOENT}), exitInternal, "start the warden"},
 	} {
-		if got := exitCode(j.notStarted(c.err)); got != c.want {
-			t.Errorf("%v: got %d, want %d", c.err, got, c.want)
+		err := j.notStarted(c.err)
+		if got := exitCode(err); got != c.want || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v: got code %d and %q, want %d and that it says %q", c.err, got, err, c.want, c.says)
 		}
 	}
 }

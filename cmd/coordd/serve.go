@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -127,6 +126,7 @@ func serve(ctx context.Context, config node.Config) error {
 	if err != nil {
 		return &exit{code: exitInternal, err: err}
 	}
+	config.Log.Info("stopped", "node", config.Name)
 	return nil
 }
 
@@ -136,35 +136,27 @@ func validate(config *node.Config) error {
 	for _, problem := range allOf(config.Validate()) {
 		problems = append(problems, inFlags(problem))
 	}
-	if host, _, err := net.SplitHostPort(config.Listen); err == nil && config.Advertise == "" && unspecified(host) {
-		problems = append(problems, fmt.Sprintf("--advertise is missing: the others cannot be told to find this member at %s", config.Listen))
-	}
 	if len(problems) > 0 {
 		return usagef("%s", strings.Join(problems, "; "))
 	}
 	return nil
 }
 
-// unspecified reports whether host stands for every address of the machine.
-func unspecified(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "" || ip != nil && ip.IsUnspecified()
-}
-
 // nonZero refuses the zeros that a Config takes for its defaults.
 func nonZero(config node.Config) error {
 	for _, f := range []struct {
-		flag string
-		zero bool
+		flag  string
+		zero  bool
+		least any
 	}{
-		{"first-epoch", config.FirstEpoch == 0},
-		{"election-timeout", config.ElectionTimeout == 0},
-		{"max-claims", config.MaxClaims == 0},
-		{"max-waiters", config.MaxWaiters == 0},
-		{"max-waiters-per-name", config.MaxWaitersPerName == 0},
+		{"first-epoch", config.FirstEpoch == 0, 1},
+		{"election-timeout", config.ElectionTimeout == 0, node.MinElectionTimeout},
+		{"max-claims", config.MaxClaims == 0, 1},
+		{"max-waiters", config.MaxWaiters == 0, 1},
+		{"max-waiters-per-name", config.MaxWaitersPerName == 0, 1},
 	} {
 		if f.zero {
-			return usagef("invalid --%s 0: want more", f.flag)
+			return usagef("invalid --%s 0: want at least %v", f.flag, f.least)
 		}
 	}
 	return nil
@@ -176,9 +168,18 @@ func inFlags(problem error) string {
 	if !ok {
 		return problem.Error()
 	}
-	if invalid.Field == "listen address" {
+	switch invalid.Field {
+	case "listen address":
 		return fmt.Sprintf("--listen %s can be reached from other machines, and without TLS anybody who reaches it can take every lease: "+
 			"give --cert, --key and --ca, or say --insecure", invalid.Value)
+	case "advertised address":
+		return fmt.Sprintf("--advertise (or %s) is missing: want %s", envName("advertise"), invalid.Bounds)
+	case "data":
+		return fmt.Sprintf("--data (or %s) is missing: want a folder, which is made where it is not there", envName("data"))
+	case "join":
+		if invalid.Value == "no addresses" {
+			return fmt.Sprintf("--join (or %s) is missing: want the addresses of other members, or --bootstrap for a cluster that begins with this one", envName("join"))
+		}
 	}
 	flag := strings.ReplaceAll(invalid.Field, " ", "-")
 	if invalid.Value == "" {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -151,6 +152,7 @@ func viewCluster(c *coorddv1.ClusterStatus) clusterView {
 			Note:        m.GetNote(),
 		})
 	}
+	slices.SortStableFunc(view.Members, func(a, b memberView) int { return strings.Compare(a.Name, b.Name) })
 	return view
 }
 
@@ -161,13 +163,30 @@ func (v clusterView) why() string {
 	case v.AnsweredBy == "":
 		return "no node answered"
 	case v.Leader == "":
-		why = "no leader is known"
+		why = "no leader is known" + v.quorum()
 	case v.Leader == v.AnsweredBy:
 		why = "the leader does not serve yet"
 	default:
 		why = v.Leader + " at " + v.LeaderAddress + " leads, but it does not answer"
 	}
 	return fmt.Sprintf("%s; node %s: %s", why, v.AnsweredBy, orNone(v.State))
+}
+
+// quorum says how many voters are reachable where they are too few.
+func (v clusterView) quorum() string {
+	voters, reachable := 0, 0
+	for _, m := range v.Members {
+		if m.Voter {
+			voters++
+			if m.Reachable {
+				reachable++
+			}
+		}
+	}
+	if reachable > voters/2 || voters == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", and %d of %d voters can be reached where %d are needed", reachable, voters, voters/2+1)
 }
 
 func (v clusterView) writeText(w io.Writer) {
@@ -215,7 +234,7 @@ func (m memberView) role() string {
 }
 
 func (m memberView) roundTrip() string {
-	if m.RoundTripUS == 0 {
+	if m.RoundTripUS == 0 || !m.Reachable { // it is the last one measured
 		return "-"
 	}
 	return fmt.Sprintf("%.1fms", float64(m.RoundTripUS)/1000)

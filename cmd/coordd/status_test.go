@@ -18,8 +18,8 @@ func TestStatusOutput(t *testing.T) {
 		Leader: "n2", LeaderAddress: "10.0.0.2:7420", Serving: true, State: "serving",
 		Term: 3, Epoch: 1, Revision: 1234, Leases: 2, Waiters: 1, ElectionTimeoutMs: 1000,
 		Members: []*coorddv1.Member{
-			{Name: "n1", ServerId: "n1.0a0b", Address: "10.0.0.1:7420", Site: "aws", Voter: true, Reachable: true, RoundTripUs: 412},
 			{Name: "n2", ServerId: "n2.0c0d", Address: "10.0.0.2:7420", Site: "aws", Voter: true, Leader: true, Reachable: true},
+			{Name: "n1", ServerId: "n1.0a0b", Address: "10.0.0.1:7420", Site: "aws", Voter: true, Reachable: true, RoundTripUs: 412},
 			{Name: "n3", ServerId: "n3.0e0f", Address: "10.1.0.1:7420", Site: "azure-west", Reachable: true, RoundTripUs: 23100, Note: "catching up"},
 			{Name: "n4", ServerId: "n4.1011", Address: "10.1.0.2:7420", Voter: true},
 		},
@@ -39,7 +39,11 @@ func TestStatusOutput(t *testing.T) {
 		{name: "cluster", answer: &coorddv1.StatusResponse{Cluster: serving}},
 		{name: "cluster-without-leader", code: exitUnavailable, answer: &coorddv1.StatusResponse{Cluster: &coorddv1.ClusterStatus{
 			Cluster: serving.Cluster, Node: "n3", Version: "0.1.0", State: "looking for a leader", Term: 4, Epoch: 1, ElectionTimeoutMs: 1000,
-			Members: []*coorddv1.Member{{Name: "n3", ServerId: "n3.0e0f", Address: "10.1.0.1:7420", Voter: true, Reachable: true}},
+			Members: []*coorddv1.Member{
+				{Name: "n1", ServerId: "n1.0a0b", Address: "10.0.0.1:7420", Voter: true, RoundTripUs: 412},
+				{Name: "n3", ServerId: "n3.0e0f", Address: "10.1.0.1:7420", Voter: true, Reachable: true},
+				{Name: "n4", ServerId: "n4.1011", Address: "10.1.0.2:7420", Reachable: true},
+			},
 		}}},
 		{name: "cluster-not-founded", code: exitUnavailable, answer: &coorddv1.StatusResponse{Cluster: &coorddv1.ClusterStatus{
 			Node: "n1", Version: "0.1.0", State: "waiting for n2 at 10.0.0.2:7420 to answer", ElectionTimeoutMs: 1000,
