@@ -12,9 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	grpcpeer "google.golang.org/grpc/peer"
 
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/identity"
@@ -116,8 +114,7 @@ func (p *peer) TransferLeadership(ctx context.Context, req *peerv1.TransferLeade
 	return &peerv1.TransferLeadershipResponse{Leader: name}, err
 }
 
-// passedOn checks that a call comes from a member: under TLS by a certificate
-// that is good for the member's own address, which a client's is not.
+// passedOn checks that a call comes from a member.
 func (p *peer) passedOn(ctx context.Context, by string) (*group, error) {
 	n := p.node
 	g := n.member()
@@ -128,14 +125,8 @@ func (p *peer) passedOn(ctx context.Context, by string) (*group, error) {
 	if _, in := g.server(by); !in || !known {
 		return nil, &leases.InvalidError{Field: "member", Value: clip(by), Bounds: "the server id of a member of this cluster"}
 	}
-	caller, _ := grpcpeer.FromContext(ctx)
-	info, secured := caller.AuthInfo.(credentials.TLSInfo)
-	if !secured {
-		return g, nil
-	}
-	host, _, err := net.SplitHostPort(e.address)
-	if certs := info.State.PeerCertificates; err != nil || len(certs) == 0 || certs[0].VerifyHostname(host) != nil {
-		return nil, &leases.InvalidError{Field: "certificate", Value: "the caller's", Bounds: "one that is good for the address of " + by + ", " + e.address}
+	if err := vouched(ctx, by, e.address); err != nil {
+		return nil, err
 	}
 	return g, nil
 }
@@ -244,6 +235,9 @@ func (n *Node) transferLeadership(ctx context.Context, g *group, to string) (str
 		default:
 			return name, nil
 		}
+	}
+	if ctx.Err() == nil {
+		return "", fmt.Errorf("%w: %s is stopping", leases.ErrUnknownOutcome, n.cfg.Name)
 	}
 	return "", unknown(ctx)
 }

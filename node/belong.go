@@ -51,7 +51,11 @@ func (n *Node) settle() error {
 		}
 	}
 	if !n.cfg.Bootstrap {
-		n.say("waiting for a cluster: nobody of " + strings.Join(n.seeds(), ", ") + " belongs to one")
+		why := "nobody of " + strings.Join(n.seeds(), ", ") + " belongs to one"
+		if len(silent) > 0 { // nor does anybody of the others
+			why = "no answer from " + strings.Join(silent, ", ")
+		}
+		n.say("waiting for a cluster: " + why)
 		return nil
 	}
 	if n.cfg.Testing.Rules.On(rules.Founding) {

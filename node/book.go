@@ -47,8 +47,10 @@ func (b *book) hint(m identity.Member) {
 	if m.ServerID == b.self || m.ServerID == "" || m.Address == "" || known && e.starts >= m.Starts {
 		return
 	}
+	before := e.address
 	e.id, e.name, e.address, e.starts = m.ServerID, identity.NameOf(m.ServerID), m.Address, m.Starts
 	b.entries[m.ServerID] = e
+	b.hangUp(before)
 }
 
 // heard takes what a server has said of itself. It returns the entry as it is now.
@@ -59,12 +61,14 @@ func (b *book) heard(n *peerv1.Node, change func(*entry)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.entries[n.GetServerId()]
+	before := e.address
 	if n.GetStarts() >= e.starts {
 		e.id, e.name, e.address, e.site, e.starts = n.GetServerId(), n.GetName(), n.GetAddress(), n.GetSite(), n.GetStarts()
 	}
 	e.heard = b.clock.Now()
 	change(&e)
 	b.entries[e.id] = e
+	b.hangUp(before)
 }
 
 func (b *book) get(id string) (entry, bool) {
@@ -81,7 +85,22 @@ func (b *book) forget(gone func(entry) bool) {
 	for id, e := range b.entries {
 		if gone(e) {
 			delete(b.entries, id)
+			b.hangUp(e.address)
 		}
+	}
+}
+
+// hangUp closes the connection to an address at which nobody is any more. It is
+// called with mu held.
+func (b *book) hangUp(address string) {
+	for _, e := range b.entries {
+		if e.address == address {
+			return
+		}
+	}
+	if conn := b.conns[address]; conn != nil {
+		_ = conn.Close()
+		delete(b.conns, address)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 	"go.uber.org/goleak"
 
+	"github.com/coordd/coordd/client"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node"
 	"github.com/coordd/coordd/node/internal/hook"
@@ -61,5 +62,19 @@ func TestCloseWhileTheGroupStarts(t *testing.T) {
 	}
 	if err := goleak.Find(before); err != nil {
 		t.Error(err)
+	}
+}
+
+// A client in the process of a node that was closed is told so at once.
+func TestClientOfAClosedNode(t *testing.T) {
+	n := start(t, node.Config{Name: "n1", InMemory: true, Listen: freeAddress(t), Bootstrap: true})
+	serving(t, []*node.Node{n})
+	stop(t, n)
+	c := client.New(n)
+	defer c.Close(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := c.Acquire(ctx, "job"); !errors.Is(err, leases.ErrClosed) || ctx.Err() != nil {
+		t.Errorf("got %v, want %v at once", err, leases.ErrClosed)
 	}
 }

@@ -29,6 +29,8 @@ const (
 
 	// MaxVoters is how many members vote at most; the others follow.
 	MaxVoters = 7
+	// MaxMembers is how many members there are at most, those that vote included.
+	MaxMembers = 64
 	// MaxJoin is how many addresses of other members a node is given at most.
 	MaxJoin = 64
 )

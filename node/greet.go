@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/identity"
 	"github.com/coordd/coordd/transport"
@@ -21,7 +22,7 @@ import (
 func (n *Node) greet() {
 	caughtUp := map[raft.ServerID]uint64{} // what had been committed when a non-voter was greeted before
 	for n.ctx.Err() == nil {
-		pause := n.cfg.ElectionTimeout
+		began, pause := n.clock.Now(), n.cfg.ElectionTimeout
 		if g := n.member(); g != nil {
 			commit := g.raft.CommitIndex()
 			n.greetMembers(g)
@@ -31,7 +32,8 @@ func (n *Node) greet() {
 				pause /= 4 // somebody waits to vote
 			}
 		}
-		n.pause(pause)
+		// A member that does not answer takes up all of the time.
+		_ = clock.Wait(n.ctx, n.clock, began.Add(pause))
 	}
 }
 
@@ -148,7 +150,10 @@ func (n *Node) take(resp *peerv1.HelloResponse) {
 	}
 	n.book.heard(resp.GetSelf(), func(e *entry) { e.reads, e.applied = resp.GetReads(), resp.GetApplied() })
 	for _, p := range resp.GetPeers() {
-		n.book.hint(identity.Member{ServerID: p.GetServerId(), Address: p.GetAddress(), Starts: p.GetStarts()})
+		p.Name = identity.NameOf(p.GetServerId())
+		if validateNode(p) == nil {
+			n.book.hint(identity.Member{ServerID: p.GetServerId(), Address: p.GetAddress(), Starts: p.GetStarts()})
+		}
 	}
 }
 
@@ -185,7 +190,7 @@ func (n *Node) promote(g *group, target map[raft.ServerID]uint64, commit uint64)
 			delete(target, s.ID)
 			continue
 		}
-		e, alive := n.book.alive(string(s.ID), n.cfg.ElectionTimeout)
+		e, alive := n.book.alive(string(s.ID), 2*n.cfg.ElectionTimeout)
 		before, greeted := target[s.ID]
 		if free == 0 {
 			delete(target, s.ID)
@@ -199,7 +204,10 @@ func (n *Node) promote(g *group, target map[raft.ServerID]uint64, commit uint64)
 		n.log.Info("a member has caught up and votes from now on", "member", s.ID)
 		ctx, cancel := context.WithTimeout(n.ctx, 4*n.cfg.ElectionTimeout)
 		n.joins.Lock()
-		err := await(ctx, g.raft.AddVoter(s.ID, s.Address, 0, n.cfg.ElectionTimeout))
+		var err error
+		if _, in := g.server(string(s.ID)); in { // it may have been removed meanwhile
+			err = await(ctx, g.raft.AddVoter(s.ID, s.Address, 0, n.cfg.ElectionTimeout))
+		}
 		n.joins.Unlock()
 		cancel()
 		if err != nil {

@@ -92,7 +92,7 @@ func (n *Node) startGroup() error {
 	if ended != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(n.ctx), 5*time.Second)
 		defer cancel()
-		return errors.Join(leases.ErrClosed, g.close(ctx))
+		return errors.Join(leases.ErrClosed, g.close(ctx), g.streams.drain(ctx))
 	}
 	n.loops.Go(func() { n.lead(g) })
 	return nil
@@ -265,6 +265,9 @@ type streams struct {
 	node *Node
 	id   string
 	open sync.WaitGroup // accepted connections that Raft still reads from
+
+	mu    sync.Mutex // guards ended
+	ended bool       // from then on open only falls
 }
 
 var _ raft.StreamLayer = (*streams)(nil)
@@ -279,8 +282,21 @@ func (s *streams) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return nil, errors.Join(net.ErrClosed, conn.Close())
+	}
 	s.open.Add(1)
 	return &accepted{Conn: conn, closing: s.node.ctx, done: sync.OnceFunc(s.open.Done)}, nil
+}
+
+// drain takes no more connections, and waits until Raft reads from none.
+func (s *streams) drain(ctx context.Context) error {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	return wait(ctx, &s.open, "the other members' connections")
 }
 
 // accepted tells when Raft lets go of a connection: the last thing that the

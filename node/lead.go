@@ -89,13 +89,14 @@ func (n *Node) serve(ctx context.Context, g *group, term uint64, running *sync.W
 	}
 	running.Go(func() { t.expire(ctx) })
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if ctx.Err() != nil {
-		return nil
+	ended := ctx.Err() != nil
+	if !ended {
+		n.serving, n.doing = t, "serving"
 	}
-	n.serving = t
-	n.doing = "serving"
-	n.log.Info("serving", "term", term)
+	n.mu.Unlock()
+	if !ended { // not said with the lock held: a log can be slow
+		n.log.Info("serving", "term", term)
+	}
 	return nil
 }
 

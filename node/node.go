@@ -307,7 +307,9 @@ func (n *Node) release(ctx context.Context) error {
 		errs = append(errs, c.Close())
 	}
 	if n.admin != nil {
-		n.admin.Stop()
+		var stopping sync.WaitGroup
+		stopping.Go(n.admin.Stop)
+		errs = append(errs, wait(ctx, &stopping, "the operators' calls"))
 	}
 	if g != nil {
 		errs = append(errs, g.close(ctx))
@@ -316,7 +318,7 @@ func (n *Node) release(ctx context.Context) error {
 		errs = append(errs, n.server.Close(ctx))
 	}
 	if g != nil {
-		errs = append(errs, wait(ctx, &g.streams.open, "the other members' connections"))
+		errs = append(errs, g.streams.drain(ctx))
 	}
 	errs = append(errs, wait(ctx, &n.loops, "the node's loops"))
 	if n.book != nil {

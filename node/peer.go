@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/grpc/credentials"
+	grpcpeer "google.golang.org/grpc/peer"
 
 	"github.com/coordd/coordd/internal/version"
 	"github.com/coordd/coordd/leases"
@@ -27,23 +30,28 @@ func (n *Node) introduction() *peerv1.Node {
 	}
 }
 
-// Hello introduces two nodes to each other.
-func (p *peer) Hello(_ context.Context, req *peerv1.HelloRequest) (*peerv1.HelloResponse, error) {
+// Hello introduces two nodes to each other. What a member says of itself is kept
+// in mind, and of nobody else: there is no end of strangers.
+func (p *peer) Hello(ctx context.Context, req *peerv1.HelloRequest) (*peerv1.HelloResponse, error) {
 	n := p.node
-	self := n.who()
+	self, g := n.who(), n.member()
 	if err := validateNode(req.GetSelf()); err != nil {
 		return nil, err
 	}
-	if cluster, err := clusterOf(req.GetCluster()); err != nil {
+	cluster, err := clusterOf(req.GetCluster())
+	if err != nil {
 		return nil, err
-	} else if cluster == self.Cluster && !cluster.IsZero() {
-		n.book.heard(req.GetSelf(), func(e *entry) { e.reads = req.GetReads() })
+	}
+	if g != nil && cluster == self.Cluster && vouched(ctx, req.GetSelf().GetServerId(), req.GetSelf().GetAddress()) == nil {
+		if _, in := g.server(req.GetSelf().GetServerId()); in {
+			n.book.heard(req.GetSelf(), func(e *entry) { e.reads = req.GetReads() })
+		}
 	}
 	resp := &peerv1.HelloResponse{
 		Self: n.introduction(), Cluster: clusterBytes(self.Cluster), Founds: n.founds(),
 		Reads: leases.OpVersion, Version: version.Release,
 	}
-	if g := n.member(); g != nil {
+	if g != nil {
 		_, leader := g.raft.LeaderWithID()
 		resp.LeaderId, resp.LeaderAddress = string(leader), n.addressOf(string(leader))
 		resp.Applied, resp.Term = g.raft.AppliedIndex(), g.raft.CurrentTerm()
@@ -105,6 +113,9 @@ func (p *peer) Join(ctx context.Context, req *peerv1.JoinRequest) (*peerv1.JoinR
 	if err := validateNode(req.GetSelf()); err != nil {
 		return nil, err
 	}
+	if err := vouched(ctx, req.GetSelf().GetServerId(), req.GetSelf().GetAddress()); err != nil {
+		return nil, err
+	}
 	cluster, err := clusterOf(req.GetCluster())
 	if err != nil {
 		return nil, err
@@ -153,6 +164,9 @@ func (n *Node) takeIn(ctx context.Context, g *group, req *peerv1.JoinRequest) (v
 			return false, err
 		}
 	}
+	if len(g.servers()) >= MaxMembers {
+		return false, &leases.ExhaustedError{What: "members of this cluster; remove those that are gone", Bound: MaxMembers}
+	}
 	n.book.heard(joiner, func(e *entry) { e.reads = req.GetReads() })
 	n.log.Info("taking a member in", "member", id, "at", joiner.GetAddress())
 	return false, n.change(ctx, g.raft.AddNonvoter(id, raft.ServerAddress(id), 0, n.cfg.ElectionTimeout))
@@ -170,6 +184,21 @@ func (n *Node) change(ctx context.Context, f raft.IndexFuture) error {
 	default:
 		return &leases.UnavailableError{Reason: "the membership could not be changed: " + err.Error()}
 	}
+}
+
+// vouched returns an error unless, under TLS, the caller's certificate is good for
+// the address of the node that it speaks for, which a client's is not.
+func vouched(ctx context.Context, id, address string) error {
+	caller, _ := grpcpeer.FromContext(ctx)
+	info, secured := caller.AuthInfo.(credentials.TLSInfo)
+	if !secured {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(address)
+	if certs := info.State.PeerCertificates; err != nil || len(certs) == 0 || certs[0].VerifyHostname(host) != nil {
+		return &leases.InvalidError{Field: "certificate", Value: "the caller's", Bounds: "one that is good for the address of " + id + ", " + address}
+	}
+	return nil
 }
 
 func validateNode(p *peerv1.Node) error {

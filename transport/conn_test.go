@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -97,12 +99,16 @@ func TestOpenFails(t *testing.T) {
 	young := serve(t, &backend{open: func(context.Context) error { return &leases.UnavailableError{Reason: "starting"} }}).addr
 	closed := serve(t, &backend{open: func(context.Context) error { return leases.ErrClosed }}).addr
 	idle := serve(t, follower("")).addr
+	web := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(web.Close)
+	other := web.Listener.Addr().String()
 	for _, c := range []struct {
 		name  string
 		addrs []string
 		want  error
 		says  []string
 	}{
+		{"another protocol", []string{other}, leases.ErrUnavailable, []string{other + ": unavailable: what listens there is no coordd node"}},
 		{"dead", []string{gone}, leases.ErrUnavailable, []string{gone + ": unavailable: connect: connection refused"}},
 		{"hanging", []string{hangs, gone}, leases.ErrUnavailable, []string{hangs + ": unavailable: no answer within 1s", gone}},
 		{"no quorum", []string{gone, lost, idle}, leases.ErrNoQuorum, []string{gone, lost + ": no quorum", idle}},
@@ -121,7 +127,7 @@ func TestOpenFails(t *testing.T) {
 					t.Errorf("got %q, want it to say %q", err, s)
 				}
 			}
-			if strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "rpc error") {
+			if strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "rpc error") || strings.Contains(err.Error(), "desc = ") {
 				t.Errorf("got %q, want one readable line", err)
 			}
 		})

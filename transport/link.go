@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -109,13 +110,24 @@ func (l *link) unreached(ctx context.Context, err error) error {
 			return FromGRPC(err)
 		}
 	}
-	reason := st.Message()
+	reason := connecting(st.Message())
 	if failed := l.failed.Load(); failed != nil {
 		reason = plain(*failed)
 	} else if ctx.Err() != nil {
 		reason = gaveUp(context.Cause(ctx))
 	}
 	return &leases.UnavailableError{Reason: text(reason, maxReason)}
+}
+
+// connecting is what gRPC's message says of a connection that could not be made,
+// without gRPC's own words around it.
+func connecting(message string) string {
+	message = strings.TrimSuffix(strings.TrimPrefix(message, `connection error: desc = "`), `"`)
+	message = strings.TrimPrefix(message, "transport: Error while dialing: ")
+	if why, ok := strings.CutPrefix(message, "error reading server preface: "); ok {
+		return "what listens there is no coordd node (" + why + ")"
+	}
+	return message
 }
 
 // gaveUp says in words that a context ended for cause.

@@ -48,6 +48,12 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
+// interrupted is the end of a job by Ctrl-C. The process then ends by SIGINT too:
+// a shell goes on with its script, or its loop, after a line that ends otherwise.
+type interrupted struct{ error }
+
+func (i *interrupted) Unwrap() error { return i.error }
+
 // usagef is what a command returns when it was called wrongly.
 func usagef(format string, args ...any) error {
 	return &exit{code: exitUsage, err: fmt.Errorf(format, args...)}

@@ -118,8 +118,11 @@ func (a *addresses) Set(s string) error {
 		if err == nil && (host == "" || port == 0) {
 			err = errAddress
 		}
-		if err != nil {
+		switch {
+		case err != nil && field != s: // one of several
 			return fmt.Errorf("%q: %w", field, err)
+		case err != nil:
+			return err
 		}
 		list = append(list, field)
 	}

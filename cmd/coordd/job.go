@@ -42,6 +42,8 @@ type job struct {
 	argv    []string
 	stderr  io.Writer
 	signals chan os.Signal
+
+	interrupted bool // by Ctrl-C
 }
 
 // run acquires the lease, has the command run under it, and releases it once
@@ -209,7 +211,7 @@ func (j *job) work(path string, lease *client.Lease) (warden.Result, error) {
 			tty.stopped(tree, sig)
 		case <-tree.Done():
 			result := tree.Wait()
-			tty.close(tree.Group(), result, forwarded)
+			j.interrupted = tty.close(tree.Group(), result, forwarded)
 			return result, nil
 		}
 	}
@@ -242,6 +244,7 @@ func (j *job) note(format string, args ...any) {
 // refused is the end of a job that did not get its lease.
 func (j *job) refused(err error) error {
 	if sig, ok := errors.AsType[*signalled](err); ok {
+		j.interrupted = sig.Signal == unix.SIGINT
 		return j.ordinary(128+int(sig.Signal), fmt.Errorf("ended by %s before lease %q was acquired", unix.SignalName(sig.Signal), j.name))
 	}
 	if errors.Is(err, leases.ErrHeld) {
@@ -287,6 +290,9 @@ func (j *job) ended(r warden.Result, lost error) error {
 func (j *job) ordinary(code int, err error) error {
 	if j.quiet {
 		err = nil
+	}
+	if j.interrupted {
+		return &interrupted{&exit{code, err}}
 	}
 	return &exit{code, err}
 }

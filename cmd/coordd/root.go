@@ -40,6 +40,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		fmt.Fprintf(stderr, "coordd: %s\n", oneLine(err))
 	}
+	if _, ok := errors.AsType[*interrupted](err); ok {
+		interruptSelf()
+	}
 	return code
 }
 
@@ -94,7 +97,8 @@ func newHelp(root *cobra.Command) *cobra.Command {
 			if err != nil || len(rest) > 0 {
 				return usagef("%w (see 'coordd --help')", unknownCommand(root, args[0]))
 			}
-			cmd.InitDefaultHelpFlag() // so that the help shows it
+			cmd.InitDefaultHelpFlag() // so that the help shows them
+			cmd.InitDefaultVersionFlag()
 			return cmd.Help()
 		},
 	}

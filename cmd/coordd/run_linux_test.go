@@ -78,11 +78,14 @@ func (h *holder) line() string {
 	}
 }
 
-// code is what the wrapper ends with.
+// code is what the wrapper ends with, as a shell counts it.
 func (h *holder) code() int {
 	h.t.Helper()
 	select {
 	case <-h.ended:
+		if status := h.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+			return 128 + int(status.Signal())
+		}
 		return h.ProcessState.ExitCode()
 	case <-time.After(90 * time.Second):
 		h.t.Fatal("coordd run has not ended")
@@ -293,9 +296,10 @@ func TestRunWithoutCluster(t *testing.T) {
 		!strings.Contains(got.stderr, nowhere) || !strings.Contains(got.stderr, "--timeout") {
 		t.Errorf("got %+v, want code %d and one line that says where it looked, and for how long", got, exitUnavailable)
 	}
-	h := hold(t, nowhere, "job", "true")
+	h := hold(t, nowhere, "--timeout", "60s", "job", "true")
+	eventually(t, 30*time.Second, "it says that it looks on", func() bool { return strings.Contains(h.stderr.String(), "connection refused; trying on\n") })
 	h.signal(unix.SIGTERM)
-	if got := h.code(); got != 128+15 && got != -1 { // it may come before it is caught
+	if got := h.code(); got != 128+15 {
 		t.Errorf("ended while it looks for a node: got code %d, want %d", got, 128+15)
 	}
 }
@@ -333,8 +337,8 @@ func TestRunLosesCluster(t *testing.T) {
 	if got := h.code(); got != exitLost {
 		t.Errorf("got code %d, want %d", got, exitLost)
 	}
-	if got := h.stderr.String(); !strings.Contains(got, `run lost: the lease was lost`) || strings.Count(got, "coordd: ") != 1 {
-		t.Errorf("got %q, want one line of ours that says so, in spite of -q", got)
+	if got := h.stderr.String(); !strings.Contains(got, `run lost: the lease was lost`) || !strings.Contains(got, "connection refused") || strings.Count(got, "coordd: ") != 1 {
+		t.Errorf("got %q, want one line of ours that says so and why, in spite of -q", got)
 	}
 }
 
@@ -347,19 +351,20 @@ func TestRunLeavesNoWriter(t *testing.T) {
 	}
 	addr := devCluster(t)
 	for name, c := range map[string]struct {
-		ttl  string
-		harm func(t *testing.T, h *holder)
-		code int // of a wrapper that lives
+		ttl   string
+		harm  func(t *testing.T, h *holder)
+		code  int
+		lines int // on stderr
 	}{
-		"wrapper killed": {"5s", func(t *testing.T, h *holder) { h.signal(unix.SIGKILL) }, -1},
+		"wrapper killed": {"5s", func(t *testing.T, h *holder) { h.signal(unix.SIGKILL) }, 128 + 9, 0},
 		"warden killed": {"15s", func(t *testing.T, h *holder) {
 			unix.Kill(child(t, h.Process.Pid), unix.SIGKILL)
-		}, 128 + 9},
+		}, 128 + 9, 1},
 		"wrapper and command stopped": {"15s", func(t *testing.T, h *holder) {
 			command := child(t, child(t, h.Process.Pid))
 			h.signal(unix.SIGSTOP)
 			unix.Kill(command, unix.SIGSTOP)
-		}, exitLost},
+		}, exitLost, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -385,8 +390,8 @@ func TestRunLeavesNoWriter(t *testing.T) {
 			if got := first.code(); got != c.code {
 				t.Errorf("the first ended with %d, want %d", got, c.code)
 			}
-			if got := first.stderr.String(); c.code != -1 && strings.Count(got, "\n") != 1 {
-				t.Errorf("got %q, want one line", got)
+			if got := first.stderr.String(); strings.Count(got, "\n") != c.lines {
+				t.Errorf("got %q, want %d lines", got, c.lines)
 			}
 		})
 	}
@@ -451,8 +456,8 @@ func testRunTerminal(t *testing.T, addr string) {
 
 	fmt.Fprint(screen, "\x03") // Ctrl-C
 	<-ended
-	if got := cmd.ProcessState.ExitCode(); got != 128+2 {
-		t.Errorf("got code %d, want %d", got, 128+2)
+	if got := cmd.ProcessState.Sys().(syscall.WaitStatus); !got.Signaled() || got.Signal() != unix.SIGINT {
+		t.Errorf("got %v, want the wrapper ended by SIGINT, as its command was", cmd.ProcessState)
 	}
 }
 

@@ -140,6 +140,9 @@ func TestServeNeedsAClusterToBelongTo(t *testing.T) {
 	if got.code != exitUsage || !strings.Contains(got.stderr, "--join") || !strings.Contains(got.stderr, "bootstrap") {
 		t.Errorf("got %+v, want a usage error that names --join and --bootstrap", got)
 	}
+	port := freePorts(t, 1)
+	alone := launch(t, "serve", "--name", "n1", "--data", t.TempDir(), "--listen", loopbackAddr(port), "--join", nowhere)
+	alone.says("waiting for a cluster: no answer from "+nowhere+" (unavailable: ", 10*time.Second)
 }
 
 func TestServeAddressInUse(t *testing.T) {

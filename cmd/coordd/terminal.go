@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -75,21 +76,30 @@ func (t *terminal) stopped(tree *warden.Tree, sig syscall.Signal) {
 	}
 }
 
-// close takes the terminal back from a command that has ended as r tells.
-// forwarded are the signals that this process has sent it.
-func (t *terminal) close(group int, r warden.Result, forwarded map[syscall.Signal]bool) {
+// close takes the terminal back from a command that has ended as r tells, and
+// tells whether it ended by Ctrl-C. forwarded are the signals that this process
+// has sent it.
+func (t *terminal) close(group int, r warden.Result, forwarded map[syscall.Signal]bool) (interrupted bool) {
 	if t == nil {
-		return
+		return false
 	}
+	defer t.file.Close()
 	took, sig := t.take(group), r.Status.Signal()
-	if took && (sig == unix.SIGINT || sig == unix.SIGQUIT) && !forwarded[sig] {
-		// It was Ctrl-C, which would have reached this group too: a script of
-		// which this process is one line may end by it.
-		signal.Ignore(sig)
-		unix.Kill(0, sig)
-		signal.Reset(sig)
+	if !took || (sig != unix.SIGINT && sig != unix.SIGQUIT) || forwarded[sig] {
+		return false
 	}
-	t.file.Close()
+	// It came from the terminal, and would have reached this group too: a script
+	// of which this process is one line may end by it. Here it is caught.
+	unix.Kill(0, sig)
+	return sig == unix.SIGINT
+}
+
+// interruptSelf ends this process by SIGINT, unless that was ignored from the
+// beginning.
+func interruptSelf() {
+	signal.Reset(unix.SIGINT)
+	unix.Kill(unix.Getpid(), unix.SIGINT)
+	time.Sleep(time.Second) // another thread may be the one that gets it
 }
 
 // stopSelf stops this process until somebody continues it.

@@ -48,7 +48,6 @@ type simClient struct {
 	token    tokens.Token
 	deadline clock.Instant
 	holding  *Holding
-	flying   int
 }
 
 // flight is a request under way: first to the service, then back.

@@ -29,7 +29,7 @@ type scenario struct {
 func seeds(t *testing.T) uint64 {
 	s := os.Getenv("COORDD_SEEDS")
 	if s == "" && raceDetector {
-		return 5
+		return 3
 	}
 	if s == "" {
 		return 100

@@ -46,7 +46,7 @@ func openFile(path string) (*raftboltdb.BoltStore, error) {
 	case errors.As(err, new(*fs.PathError)):
 		return nil, fmt.Errorf("open the log: %w", err)
 	default:
-		return nil, fmt.Errorf("%w: %s: %w: bring the data folder's files back from where they are intact, or move the whole folder away and start the node again: it then joins its cluster as a new member", ErrCorrupt, path, err)
+		return nil, fmt.Errorf("%w: %s: %w: bring the data folder's files back if they were moved (never an older copy of them), or move the whole folder away and start the node again: it then joins its cluster as a new member", ErrCorrupt, path, err)
 	}
 }
 

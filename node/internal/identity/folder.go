@@ -61,7 +61,7 @@ type UnusableError struct {
 }
 
 func (e *UnusableError) Error() string {
-	return fmt.Sprintf("data folder %s cannot be used: %v: bring back its files from where they are intact, or move the whole folder away and start the node again: it then joins its cluster as a new member", e.Dir, e.Cause)
+	return fmt.Sprintf("data folder %s cannot be used: %v: bring its files back if they were moved (never an older copy of them), or move the whole folder away and start the node again: it then joins its cluster as a new member", e.Dir, e.Cause)
 }
 
 // Is matches ErrUnusable.

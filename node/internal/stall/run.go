@@ -22,7 +22,7 @@ func (g *Guard) Run(f func() error) error {
 			if fatal := g.Err(); fatal != nil {
 				err = fatal
 			} else if p != nil {
-				err = fmt.Errorf("%w: %v: bring back the data folder's files from where they are intact, or move the whole folder away and start the node again: it then joins its cluster as a new member", ErrUnreadable, p)
+				err = fmt.Errorf("%w: %v: bring the data folder's files back if they were moved (never an older copy of them), or move the whole folder away and start the node again: it then joins its cluster as a new member", ErrUnreadable, p)
 			}
 		}()
 		err = f()
