@@ -37,8 +37,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/coordd
-	go build $(TAGS) $(LDFLAGS) -o bin/coordd ./cmd/coordd
+build: ## build bin/coordd, which needs no shared library
+	CGO_ENABLED=0 go build $(TAGS) $(LDFLAGS) -o bin/coordd ./cmd/coordd
 
 .PHONY: demo
 demo: ## two workers compete for a lease of a local cluster

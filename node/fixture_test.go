@@ -24,7 +24,7 @@ const fixture = "testdata/0.1.0"
 // alone starts a one-node cluster over a data folder and waits until it serves.
 func alone(t *testing.T, data string) *Node {
 	t.Helper()
-	n, err := New(Config{Name: "n1", Data: data, Listen: "127.0.0.1:0", Bootstrap: true, FirstEpoch: 3, ElectionTimeout: MinElectionTimeout})
+	n, err := New(Config{Name: "n1", Data: data, Listen: "127.0.0.1:0", Bootstrap: true, FirstEpoch: 3, ElectionTimeout: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -266,3 +266,22 @@ func TestCertificatesAreReadAnew(t *testing.T) {
 		t.Errorf("with no file: got %q, want the last good one", got)
 	}
 }
+
+// A client's certificate opens conversations, but speaks no Raft.
+func TestClientSpeaksNoRaft(t *testing.T) {
+	ctx := timeout(t, 20*time.Second)
+	ca := newAuthority(t)
+	n := serve(t, &backend{}, withTLS(ca.load("n1")))
+	for name, usages := range map[string][]x509.ExtKeyUsage{"client": {x509.ExtKeyUsageClientAuth}, "of no usage": nil} {
+		theirs := ca.load("client", func(c *x509.Certificate) { c.ExtKeyUsage = usages })
+		c := dial(t, transport.DialConfig{Addrs: []string{n.addr}, TLS: theirs})
+		if _, err := c.Open(ctx, leases.NewID(), nil); err != nil {
+			t.Errorf("%s: Open: %v", name, err)
+		}
+		_, err := mux.DialRaft(ctx, transport.TCP().Dial, n.addr, theirs.Client, mux.Hello{To: "n1", From: "n2"})
+		var refused *mux.RefusedError
+		if !errors.As(err, &refused) || !strings.Contains(refused.Reason, "serverAuth") {
+			t.Errorf("%s: DialRaft: got %v, want a refusal that names what the certificate lacks", name, err)
+		}
+	}
+}

@@ -42,8 +42,14 @@ func TestOperators(t *testing.T) {
 	leader := slices.Index(s.addrs, s.ready(20*time.Second).LeaderAddress)
 	next, gone := (leader+1)%3, (leader+2)%3
 
-	var led leaderView
-	got := command(t, "transfer-leadership", s.name(next), "--data", s.data(gone), "-o", "json")
+	var (
+		got result
+		led leaderView
+	)
+	eventually(t, 20*time.Second, "the leadership is transferred", func() bool { // a busy machine is too slow for it now and then
+		got = command(t, "transfer-leadership", s.name(next), "--data", s.data(gone), "-o", "json")
+		return got.code != exitUnavailable
+	})
 	if err := json.Unmarshal([]byte(got.stdout), &led); got.code != 0 || err != nil || led.Leader != s.name(next) {
 		t.Fatalf("got %+v (%v), want that %s leads", got, err, s.name(next))
 	}
@@ -70,9 +76,10 @@ func TestOperators(t *testing.T) {
 	if view, ok := cluster(t, s.all()); !ok || len(view.Members) != 2 || view.voters() != 2 {
 		t.Errorf("got %+v, want a cluster of two", view)
 	}
-	if got := command(t, "transfer-leadership"); got.code != 0 || got.stdout != s.name(leader)+" leads\n" {
-		t.Errorf("got %+v, want that %s, the only other, leads", got, s.name(leader))
-	}
+	eventually(t, 20*time.Second, "the only other leads", func() bool {
+		got = command(t, "transfer-leadership")
+		return got.code == 0 && got.stdout == s.name(leader)+" leads\n"
+	})
 
 	s.start(gone)
 	if got := s.members[gone].wait(20 * time.Second); got != exitInternal {
@@ -120,7 +127,7 @@ func TestOperatorsWithoutNode(t *testing.T) {
 			filepath.Join(dir, node.AdminSocket), "is a node running with that data folder?")
 		failed(t, inProcess(t, append(args, "--data", dir, "--timeout", "0s")...), exitUsage, "--timeout")
 	}
-	failed(t, inProcess(t, "remove"), exitUsage, "accepts 1 arg")
+	failed(t, inProcess(t, "remove"), exitUsage, "an argument is missing: want coordd remove NAME")
 	if os.Geteuid() == 0 {
 		return // whom no folder is closed to
 	}

@@ -48,7 +48,7 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// interrupted is the end of a job by Ctrl-C. The process then ends by SIGINT too:
+// interrupted is the end of a job by Ctrl-C, or by SIGINT before it began. The process then ends by SIGINT too:
 // a shell goes on with its script, or its loop, after a line that ends otherwise.
 type interrupted struct{ error }
 

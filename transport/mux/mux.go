@@ -9,11 +9,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 )
@@ -245,11 +247,26 @@ func (m *Mux) openTLS(ctx context.Context, conn net.Conn) {
 	case ProtoGRPC:
 		m.toGRPC(ctx, conn, secured{tc, conn})
 	case ProtoRaft:
+		if !member(tc.ConnectionState()) {
+			m.refusals.note("raft connection refused", "remote", conn.RemoteAddr(), "err", errNotMember)
+			writeAnswer(tc, errNotMember)
+			m.refuse(conn)
+			return
+		}
 		m.toRaft(ctx, conn, secured{tc, conn})
 	default:
 		m.strangers.note("connection closed: no protocol negotiated", "remote", conn.RemoteAddr())
 		m.refuse(conn)
 	}
+}
+
+var errNotMember = errors.New("the certificate is not a member's: it lacks the extended key usage serverAuth")
+
+// member reports whether a peer's certificate, which has been verified, is one
+// of a server, as a member's is and a client's is not: a client must not speak
+// Raft.
+func member(s tls.ConnectionState) bool {
+	return len(s.PeerCertificates) > 0 && slices.Contains(s.PeerCertificates[0].ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 }
 
 func (m *Mux) openPlain(ctx context.Context, conn net.Conn) {
