@@ -143,3 +143,14 @@ type Held struct {
 	Name  string       `json:"name"`
 	Token tokens.Token `json:"token"`
 }
+
+// Validate returns nil or an *InvalidError.
+func (h Held) Validate() error {
+	if err := ValidateName(h.Name); err != nil {
+		return err
+	}
+	if h.Token == 0 || h.Token > tokens.Max {
+		return &InvalidError{Field: "token", Value: fmt.Sprint(uint64(h.Token)), Bounds: fmt.Sprintf("1 to %d", uint64(tokens.Max))}
+	}
+	return nil
+}

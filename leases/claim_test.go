@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/coordd/coordd/tokens"
 )
 
 func claim(change func(*Claim)) Claim {
@@ -162,4 +164,23 @@ func TestStretchAndShrinkAreSafe(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestHeldValidate(t *testing.T) {
+	for _, c := range []struct {
+		held  Held
+		field string // of the refusal; empty: none
+	}{
+		{Held{"job", 1}, ""},
+		{Held{"job", tokens.Max}, ""},
+		{Held{"job", 0}, "token"},
+		{Held{"job", tokens.Max + 1}, "token"},
+		{Held{"", 1}, "name"},
+	} {
+		err := c.held.Validate()
+		var invalid *InvalidError
+		if errors.As(err, &invalid) != (c.field != "") || invalid != nil && invalid.Field != c.field {
+			t.Errorf("%v: got %v, want a refusal of %q", c.held, err, c.field)
+		}
+	}
 }

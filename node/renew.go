@@ -12,7 +12,7 @@ import (
 // or refuses a living holder (W3, V1).
 func (t *tenure) renew(ctx context.Context, session leases.ID, held []leases.Held) ([]error, error) {
 	for _, h := range held {
-		if err := validateHeld(h); err != nil {
+		if err := h.Validate(); err != nil {
 			return nil, err
 		}
 	}

@@ -171,7 +171,7 @@ func (t *tenure) bump() {
 }
 
 func (t *tenure) release(ctx context.Context, session leases.ID, h leases.Held) error {
-	if err := validateHeld(h); err != nil {
+	if err := h.Validate(); err != nil {
 		return err
 	}
 	op := leases.Op{Kind: leases.KindRelease, Name: h.Name, Session: session, Token: h.Token}
@@ -196,16 +196,6 @@ func (t *tenure) find(name string) (l *leases.Lease) {
 func (t *tenure) ending(h leases.Held) (e leases.Ending) {
 	t.fsm.View(func(table *leases.Table) { e, _ = table.Ended(h.Name, h.Token) })
 	return e
-}
-
-func validateHeld(h leases.Held) error {
-	if err := leases.ValidateName(h.Name); err != nil {
-		return err
-	}
-	if h.Token == 0 || h.Token > tokens.Max {
-		return &leases.InvalidError{Field: "token", Value: fmt.Sprint(uint64(h.Token)), Bounds: fmt.Sprintf("1 to %d", uint64(tokens.Max))}
-	}
-	return nil
 }
 
 func notHeld(h leases.Held, e leases.Ending) error {

@@ -75,23 +75,13 @@ func fromWithdraw(w *coorddv1.Withdraw) (string, leases.ID, error) {
 	return w.Name, id, attempt(w.Name, id)
 }
 
-func validHeld(h leases.Held) error {
-	if err := leases.ValidateName(h.Name); err != nil {
-		return err
-	}
-	if h.Token == 0 || h.Token > tokens.Max {
-		return &leases.InvalidError{Field: "token", Value: fmt.Sprint(uint64(h.Token)), Bounds: fmt.Sprintf("from 1 to %d", uint64(tokens.Max))}
-	}
-	return nil
-}
-
 func toHeld(h leases.Held) *coorddv1.Held {
 	return &coorddv1.Held{Name: h.Name, Token: uint64(h.Token)}
 }
 
 func fromHeld(h *coorddv1.Held) (leases.Held, error) {
 	held := leases.Held{Name: h.GetName(), Token: tokens.Token(h.GetToken())}
-	return held, validHeld(held)
+	return held, held.Validate()
 }
 
 func fromRenew(r *coorddv1.Renew) ([]leases.Held, error) {

@@ -157,7 +157,7 @@ func (s *session) Withdraw(ctx context.Context, name string, id leases.ID) error
 
 // Release is described at leases.Session.
 func (s *session) Release(ctx context.Context, h leases.Held) error {
-	if err := validHeld(h); err != nil {
+	if err := h.Validate(); err != nil {
 		return err
 	}
 	_, err := s.do(ctx, &coorddv1.Call{Call: &coorddv1.Call_Release{Release: &coorddv1.Release{Held: toHeld(h)}}})
@@ -171,7 +171,7 @@ func (s *session) Renew(ctx context.Context, held []leases.Held) ([]error, error
 	for part := range slices.Chunk(held, maxHeld) {
 		renew := &coorddv1.Renew{Held: make([]*coorddv1.Held, len(part))}
 		for i, h := range part {
-			if err := validHeld(h); err != nil {
+			if err := h.Validate(); err != nil {
 				return nil, err
 			}
 			renew.Held[i] = toHeld(h)
