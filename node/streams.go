@@ -1,0 +1,128 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/coordd/coordd/internal/rules"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/transport/mux"
+)
+
+// streams is Raft's network: its addresses are server ids, which are looked up
+// at each dial.
+type streams struct {
+	net.Listener
+	node *Node
+	id   string
+	open sync.WaitGroup // accepted connections that Raft still reads from
+
+	mu    sync.Mutex // guards ended
+	ended bool       // from then on open only falls
+}
+
+var _ raft.StreamLayer = (*streams)(nil)
+
+// Addr is the server id: votes are kept by address, and a new incarnation must
+// not pass for its predecessor.
+func (s *streams) Addr() net.Addr { return serverAddr(s.id) }
+
+// Accept implements net.Listener.
+func (s *streams) Accept() (net.Conn, error) {
+	conn, err := s.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return nil, errors.Join(net.ErrClosed, conn.Close())
+	}
+	s.open.Add(1)
+	return &accepted{Conn: conn, closing: s.node.ctx, done: sync.OnceFunc(s.open.Done)}, nil
+}
+
+// drain takes no more connections, and waits until Raft reads from none.
+func (s *streams) drain(ctx context.Context) error {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	return wait(ctx, &s.open, "the other members' connections")
+}
+
+// accepted tells when Raft lets go of a connection: the last thing that the
+// goroutine which reads from it does.
+type accepted struct {
+	net.Conn
+	closing context.Context // the node's
+	done    func()
+}
+
+// Read reports no failure while the node closes: Raft would complain of it.
+func (c *accepted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil && c.closing.Err() != nil {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (c *accepted) Close() error {
+	defer c.done()
+	return c.Conn.Close()
+}
+
+// Dial connects to a server. The connection opens with the addressee's server
+// id and is refused by anyone else (S18).
+func (s *streams) Dial(id raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	e, ok := s.node.book.get(string(id))
+	if !ok {
+		return nil, fmt.Errorf("the address of %s is not known yet", id)
+	}
+	ctx, cancel := context.WithTimeout(s.node.ctx, min(timeout, 2*s.node.cfg.ElectionTimeout))
+	defer cancel()
+	self := s.node.who()
+	opening := mux.Hello{Cluster: self.Cluster, Group: self.Group, To: string(id), From: s.id}
+	return mux.DialRaft(ctx, s.node.cfg.Network.Dial, e.address, s.node.clientTLS(), opening)
+}
+
+// clientTLS is nil where the node speaks plaintext.
+func (n *Node) clientTLS() *tls.Config {
+	switch {
+	case n.cfg.TLS == nil:
+		return nil
+	case n.cfg.TLS.Client == nil:
+		return &tls.Config{MinVersion: tls.VersionTLS13} // which fails, rather than speak plaintext
+	}
+	return n.cfg.TLS.Client
+}
+
+// acceptRaft refuses a Raft connection that is meant for somebody else:
+// hashicorp/raft's messages name no addressee.
+func (n *Node) acceptRaft(h mux.Hello) error {
+	self := n.who()
+	switch {
+	case n.member() == nil:
+		return &leases.UnavailableError{Reason: n.cfg.Name + " takes part in no Raft group yet"}
+	case !n.cfg.Testing.Rules.On(rules.Identity):
+		return nil
+	case h.Cluster != self.Cluster:
+		return &leases.WrongClusterError{Want: h.Cluster, Got: self.Cluster}
+	case h.Group != self.Group || h.To != self.ServerID():
+		return fmt.Errorf("this is %s, not %s", self.ServerID(), h.To)
+	}
+	return nil
+}
+
+type serverAddr string
+
+func (serverAddr) Network() string  { return "coordd" }
+func (a serverAddr) String() string { return string(a) }
