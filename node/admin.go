@@ -199,6 +199,9 @@ func (n *Node) transferLeadership(ctx context.Context, g *group, to string) (str
 	self, term := n.who().ServerID(), g.raft.CurrentTerm()
 	var future raft.Future
 	if to == "" {
+		if voters(g.servers()) < 2 {
+			return "", &leases.UnavailableError{Reason: n.cfg.Name + " is the only voter: nobody else can lead"}
+		}
 		future = g.raft.LeadershipTransfer()
 	} else {
 		server, err := g.named(to)

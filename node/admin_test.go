@@ -497,3 +497,15 @@ func TestJoinUnderALivingName(t *testing.T) {
 	nodes[follower] = newcomers[1]
 	allVote(t, nodes...)
 }
+
+func TestTheOnlyVoterKeepsTheLead(t *testing.T) {
+	c := node.Config{Name: "n1", Data: filepath.Join(t.TempDir(), "data"), Listen: freeAddress(t), Bootstrap: true}
+	n := start(t, c)
+	serving(t, []*node.Node{n})
+	if _, err := operatorOf(t, c).transfer(""); !errors.Is(err, leases.ErrUnavailable) || !strings.Contains(err.Error(), "only voter") {
+		t.Errorf("got %v, want that nobody else can lead", err)
+	}
+	if !n.Status().Serving {
+		t.Error("it does not serve any more")
+	}
+}
