@@ -29,10 +29,9 @@ type FSM struct {
 	rules rules.Set
 	fatal func(error)
 
-	mu      sync.RWMutex // guards what follows
-	table   *leases.Table
-	applied uint64 // index of the newest entry that is in the table
-	broken  error  // set once; nothing is applied any more
+	mu     sync.RWMutex // guards what follows
+	table  *leases.Table
+	broken error // set once; nothing is applied any more
 }
 
 var _ raft.FSM = (*FSM)(nil)
@@ -52,13 +51,6 @@ func (f *FSM) View(look func(*leases.Table)) {
 	look(f.table)
 }
 
-// Applied is the Raft index of the newest entry that is in the table.
-func (f *FSM) Applied() uint64 {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.applied
-}
-
 // Apply applies one entry and returns an Applied.
 func (f *FSM) Apply(l *raft.Log) any {
 	f.mu.Lock()
@@ -71,7 +63,6 @@ func (f *FSM) Apply(l *raft.Log) any {
 		f.halt(fmt.Errorf("entry %d of the log cannot be applied: %w", l.Index, err))
 		return Applied{}
 	}
-	f.applied = l.Index
 	if f.rules.On(rules.DecidedTerm) && entry.Term != l.Term {
 		return Applied{StaleTerm: true}
 	}

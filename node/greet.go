@@ -163,8 +163,8 @@ func (n *Node) keepMembers(g *group) {
 	servers := g.servers()
 	if len(servers) > 0 {
 		n.book.forget(func(e entry) bool {
-			member := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.ID) == e.id })
-			return !member && n.clock.Now().Sub(e.heard) > 60*n.cfg.ElectionTimeout
+			_, in := serverOf(servers, e.id)
+			return !in && n.clock.Now().Sub(e.heard) > 60*n.cfg.ElectionTimeout
 		})
 	}
 	members := n.book.members()

@@ -153,8 +153,10 @@ func (g *group) servers() []raft.Server {
 	return f.Configuration().Servers
 }
 
-func (g *group) server(id string) (raft.Server, bool) {
-	servers := g.servers()
+func (g *group) server(id string) (raft.Server, bool) { return serverOf(g.servers(), id) }
+
+// serverOf returns the server of an id, if a configuration names it.
+func serverOf(servers []raft.Server, id string) (raft.Server, bool) {
 	i := slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.ID) == id })
 	if i < 0 {
 		return raft.Server{}, false

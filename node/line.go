@@ -168,7 +168,7 @@ func (t *tenure) enter(c *claim) (int, error) {
 		t.lines[c.Name] = q
 	}
 	defer t.tidy(c.Name)
-	if old := q.find(c); old != nil { // a repeat takes its place over (S53)
+	if old := q.find(c.session.id, c.Attempt); old != nil { // a repeat takes its place over (S53)
 		c.waited = old.waited
 		if err := old.mismatch(c); err != nil {
 			return 0, err
@@ -197,9 +197,9 @@ func (t *tenure) enter(c *claim) (int, error) {
 	return len(q.waiting), nil
 }
 
-// find returns the claim of the same session and attempt, if there is one.
-func (q *line) find(c *claim) *claim {
-	same := func(o *claim) bool { return o.Attempt == c.Attempt && o.session.id == c.session.id }
+// find returns the claim of a session's attempt, proposed or waiting, or nil.
+func (q *line) find(session, attempt leases.ID) *claim {
+	same := func(c *claim) bool { return c.Attempt == attempt && c.session.id == session }
 	if q.proposed != nil && same(q.proposed) {
 		return q.proposed
 	}

@@ -73,12 +73,8 @@ func (g *group) stranger(id string) bool {
 	if f.Error() != nil || f.Index() > g.raft.CommitIndex() {
 		return false
 	}
-	for _, s := range f.Configuration().Servers {
-		if string(s.ID) == id {
-			return false
-		}
-	}
-	return true
+	_, in := serverOf(f.Configuration().Servers, id)
+	return !in
 }
 
 // founds reports whether the node was told to found a cluster, and may.

@@ -25,7 +25,6 @@ type tenure struct {
 	ctx      context.Context // ends with the term
 	node     string
 	term     uint64
-	began    clock.Instant // τ of the protocol
 	clock    clock.Clock
 	fsm      *fsm.FSM
 	proposer *fsm.Proposer
@@ -66,7 +65,7 @@ func (t *tenure) begin(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ctx = ctx
-	t.began = t.clock.Now()
+	began := t.clock.Now() // τ of the protocol
 	t.leases = map[string]*watched{}
 	t.lines = map[string]*line{}
 	t.sessions = map[leases.ID]map[*session]struct{}{}
@@ -74,9 +73,9 @@ func (t *tenure) begin(ctx context.Context) {
 	t.expiry.wake = make(chan struct{}, 1)
 	t.fsm.View(func(table *leases.Table) {
 		for l := range table.All() {
-			deadline := t.began.Add(leases.Stretch(l.TTL))
+			deadline := began.Add(leases.Stretch(l.TTL))
 			if !t.rules.On(rules.NewTermDeadlines) {
-				deadline = t.began
+				deadline = began
 			}
 			t.watch(l, deadline, false)
 		}

@@ -20,12 +20,8 @@ func (t *tenure) withdraw(ctx context.Context, session leases.ID, name string, a
 	t.mu.Lock()
 	t.gone.add(attempt, t.clock.Now())
 	if q := t.lines[name]; q != nil {
-		for _, c := range q.waiting {
-			if c.Attempt == attempt && c.session.id == session {
-				c.reply(leases.Grant{}, &leases.NotHeldError{Name: name, Why: leases.WhyWithdrawn})
-				t.drop(q, c)
-				break
-			}
+		if c := q.find(session, attempt); c != nil && t.drop(q, c) {
+			c.reply(leases.Grant{}, &leases.NotHeldError{Name: name, Why: leases.WhyWithdrawn})
 		}
 	}
 	t.mu.Unlock()
