@@ -23,14 +23,15 @@ type Applied struct {
 	Results []leases.Result
 }
 
-// FSM is the lease table as a raft.FSM. View is safe for concurrent use; the
-// rest is called by Raft.
+// FSM is the lease table as a raft.FSM. View, Position and Changes are safe for
+// concurrent use; the rest is called by Raft.
 type FSM struct {
 	rules rules.Set
 	fatal func(error)
 
 	mu     sync.RWMutex // guards what follows
 	table  *leases.Table
+	feed   *feed
 	broken error // set once; nothing is applied any more
 }
 
@@ -40,7 +41,7 @@ var _ raft.FSM = (*FSM)(nil)
 // goroutine, when an entry or a snapshot cannot be read: from then on nothing
 // is applied, and the node has to stop.
 func New(set rules.Set, fatal func(error)) *FSM {
-	return &FSM{rules: set, fatal: fatal, table: leases.NewTable()}
+	return &FSM{rules: set, fatal: fatal, table: leases.NewTable(), feed: newFeed(RememberedChanges)}
 }
 
 // View calls f with the table as of the newest applied entry. f must neither
@@ -68,9 +69,20 @@ func (f *FSM) Apply(l *raft.Log) any {
 	}
 	a := Applied{Results: make([]leases.Result, len(entry.Ops))}
 	for i, op := range entry.Ops {
-		a.Results[i] = f.table.Apply(op)
+		a.Results[i] = f.apply(op)
 	}
 	return a
+}
+
+// apply is called with mu held.
+func (f *FSM) apply(op leases.Op) leases.Result {
+	before := f.table.Revision()
+	r := f.table.Apply(op)
+	if now := f.table.Revision(); now != before {
+		change, _ := leases.ChangeOf(r, now)
+		f.feed.add(revision{f.table.Epoch(), change})
+	}
+	return r
 }
 
 // halt is called with mu held.
@@ -101,6 +113,7 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 		return err
 	}
 	f.table = table
+	f.feed.restart(leases.Position{Epoch: table.Epoch(), Revision: table.Revision()})
 	return nil
 }
 

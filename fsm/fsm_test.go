@@ -8,13 +8,29 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+	"pgregory.net/rapid"
 
 	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
 )
 
+// allKinds has an op of each kind.
+func allKinds() []leases.Op {
+	heir := acquire("job")
+	heir.Kind, heir.Heir, heir.Token = leases.KindTransfer, leases.ID{2}, 1
+	return []leases.Op{
+		birth(), acquire("job"),
+		{Kind: leases.KindWithdraw, Epoch: 1, Name: "job", Session: leases.ID{1}, Attempt: leases.ID{2}},
+		{Kind: leases.KindRelease, Epoch: 1, Name: "job", Session: leases.ID{1}, Token: 1},
+		{Kind: leases.KindExpire, Epoch: 1, Name: "job", Token: 1},
+		{Kind: leases.KindBump, Epoch: 2},
+		{Kind: leases.KindBreak, Epoch: 1, Name: "job", Token: 1, Now: true},
+		heir,
+	}
+}
+
 func TestEntryRoundTrip(t *testing.T) {
-	want := Entry{Term: 7, Ops: []leases.Op{birth(), acquire("job"), {Kind: leases.KindBump, Epoch: 2}}}
+	want := Entry{Term: 7, Ops: allKinds()}
 	got, err := DecodeEntry(want.Encode())
 	if err != nil || got.Term != want.Term || len(got.Ops) != len(want.Ops) || !bytes.Equal(got.Encode(), want.Encode()) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
@@ -77,7 +93,7 @@ func TestSnapshotRestoresTheSameBytes(t *testing.T) {
 	}
 }
 
-func take(t *testing.T, f *FSM) []byte {
+func take(t rapid.TB, f *FSM) []byte {
 	t.Helper()
 	snap, err := f.Snapshot()
 	if err != nil {
@@ -92,6 +108,7 @@ func take(t *testing.T, f *FSM) []byte {
 
 func FuzzDecodeEntry(f *testing.F) {
 	f.Add(Entry{Term: 1, Ops: []leases.Op{birth(), acquire("job")}}.Encode())
+	f.Add(Entry{Term: 1, Ops: allKinds()}.Encode())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		entry, err := DecodeEntry(data)
 		if err != nil {

@@ -71,7 +71,7 @@ func readsAll() (uint32, string) { return leases.OpVersion, "" }
 func bench(t *testing.T, proposed, logged uint64, set rules.Set) (*Proposer, *heldLog) {
 	t.Helper()
 	f := New(set, func(err error) { t.Errorf("the state machine has stopped: %v", err) })
-	f.table.Apply(birth())
+	f.apply(birth())
 	log := &heldLog{fsm: f, term: logged, gate: make(chan error)}
 	p := NewProposer(log, proposed, time.Second, readsAll)
 	ctx, cancel := context.WithCancel(context.Background())

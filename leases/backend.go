@@ -8,6 +8,7 @@ import (
 // Backend is whatever a client talks to: a connection to a cluster, or a node
 // in the same process. It is safe for concurrent use.
 type Backend interface {
+	Directory
 	// Open begins a conversation with the node that serves leases now, for the
 	// client that session names. It makes one try, bounded by ctx, and prefers
 	// another node than the one that the last conversation broke with; the
@@ -17,6 +18,27 @@ type Backend interface {
 	// Errors: ErrNotLeader, ErrNoQuorum or ErrUnavailable (try again, nothing
 	// is known of any lease), ErrWrongCluster, ErrClosed.
 	Open(ctx context.Context, session ID, on func(Event)) (Session, error)
+}
+
+// Directory tells about leases. It is safe for concurrent use. Every error is
+// typed; ErrNotLeader, ErrNoQuorum, ErrUnavailable and ErrUnknownOutcome all
+// mean that nothing is known: ask again.
+type Directory interface {
+	// Get tells about a name as of a moment after the call.
+	Get(ctx context.Context, name string) (State, error)
+	// List tells which names are held that begin with prefix and come after
+	// after; at most limit of them, from 1 to MaxPage.
+	List(ctx context.Context, prefix, after string, limit int) (Page, error)
+	// Queue tells who waits for a name, the next in turn first.
+	Queue(ctx context.Context, name string) ([]Waiter, error)
+	// Watch calls on for every change to a name that begins with prefix, after
+	// from (the zero Position: from now on), in order, until ctx ends, on
+	// returns an error, or the changes can no longer be told: it never returns
+	// nil. The first call comes at once, without changes, to tell where the
+	// watch begins. A slow on slows nobody else down: who falls too far behind
+	// gets ErrMissed. ErrUnavailable, or ErrNoQuorum from a node that has been cut
+	// off from the others for long: go on with another, from the last batch's At.
+	Watch(ctx context.Context, prefix string, from Position, on func(Batch) error) error
 }
 
 // Session is one client's conversation with the serving node. It is safe for
@@ -42,6 +64,11 @@ type Session interface {
 	Renew(ctx context.Context, held []Held) ([]error, error)
 	// Release gives a lease back. ErrNotHeld: it had ended before.
 	Release(ctx context.Context, h Held) error
+	// Transfer gives a lease back and passes it on to the waiter of that attempt.
+	// Where that is not possible, or nobody waits under it, it is a plain Release,
+	// and the first result is false. Once it was sent the giver must not go on,
+	// whatever the answer. ErrNotHeld: the lease had ended before.
+	Transfer(ctx context.Context, h Held, to ID) (bool, error)
 	// Done is closed when the conversation has broken; Err then tells why.
 	Done() <-chan struct{}
 	Err() error
@@ -75,5 +102,10 @@ type Ended struct {
 	Err  error // a *NotHeldError
 }
 
-func (Queued) event() {}
-func (Ended) event()  {}
+// Breaking tells a holder that an operator has broken its lease: it is renewed
+// no more, and the holder should stop its work and release it.
+type Breaking struct{ Held Held }
+
+func (Queued) event()   {}
+func (Ended) event()    {}
+func (Breaking) event() {}

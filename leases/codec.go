@@ -145,6 +145,16 @@ func appendBody(b []byte, op Op) []byte {
 	case KindExpire:
 		b = appendString(b, op.Name)
 		b = binary.AppendUvarint(b, uint64(op.Token))
+	case KindBreak:
+		b = appendString(b, op.Name)
+		b = binary.AppendUvarint(b, uint64(op.Token))
+		b = appendMark(b, op.Now)
+	case KindTransfer:
+		b = appendString(b, op.Name)
+		b = append(b, op.Session[:]...)
+		b = binary.AppendUvarint(b, uint64(op.Token))
+		b = append(append(b, op.Heir[:]...), op.Attempt[:]...)
+		b = appendTerms(b, op.TTL, op.Owner, op.Attributes, op.AcquiredAt)
 	}
 	return b
 }
@@ -194,6 +204,16 @@ func (d *decoder) op(op *Op) {
 	case KindExpire:
 		op.Name = d.string("name", MaxName)
 		op.Token = d.token("token")
+	case KindBreak:
+		op.Name = d.string("name", MaxName)
+		op.Token = d.token("token")
+		op.Now = d.mark("mark now")
+	case KindTransfer:
+		op.Name = d.string("name", MaxName)
+		op.Session = d.id("session")
+		op.Token = d.token("token")
+		op.Heir, op.Attempt = d.id("heir"), d.id("attempt")
+		op.TTL, op.Owner, op.Attributes, op.AcquiredAt = d.terms()
 	}
 }
 
@@ -297,6 +317,15 @@ func (d *decoder) number(field, suffix string, most uint64) uint64 {
 	d.b = d.b[n:]
 	return v
 }
+
+func appendMark(b []byte, set bool) []byte {
+	if set {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+func (d *decoder) mark(field string) bool { return d.uvarint(field, 1) == 1 }
 
 func (d *decoder) uint32(field string) uint32 { return uint32(d.uvarint(field, math.MaxUint32)) }
 

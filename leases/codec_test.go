@@ -27,6 +27,9 @@ func sampleOps() []Op {
 		{Kind: KindAcquire, Name: "j", Session: alice, Attempt: try1, TTL: time.Millisecond},
 		long,
 		withdraw("job", alice, try1), release("job", alice, 1), release("job", alice, tokens.Max), expire("job", 127), expire("job", 128),
+		breaks("job", 127), breakNow("job", tokens.Max),
+		transfer(bob, 1, acquire("job", alice, try1)), transfer(bob, tokens.Max, long),
+		{Kind: KindTransfer, Name: "j", Session: alice, Token: 128, Heir: bob, Attempt: try2, TTL: time.Millisecond},
 	}
 }
 
@@ -56,14 +59,14 @@ func TestOpRoundTrip(t *testing.T) {
 func TestOpFieldsOfOtherKinds(t *testing.T) {
 	for _, want := range sampleOps() {
 		full := acquire("job", bob, try2)
-		full.Token, full.Cluster, full.Founders = 7, cluster, 9
+		full.Token, full.Heir, full.Now, full.Cluster, full.Founders = 7, bob, true, cluster, 9
 		got, wanted := reflect.ValueOf(&full).Elem(), reflect.ValueOf(want)
 		for i := range got.NumField() { // keep the others' fields, as far as this kind's own are unset
 			if f := wanted.Field(i); !f.IsZero() {
 				got.Field(i).Set(f)
 			}
 		}
-		if want.Kind == KindAcquire || want.Epoch == 0 {
+		if want.Kind == KindAcquire || want.Kind == KindTransfer || want.Kind == KindBreak && !want.Now || want.Epoch == 0 {
 			continue // their zero fields are fields of their own
 		}
 		if a, b := AppendOp(nil, full), AppendOp(nil, want); !bytes.Equal(a, b) {
@@ -128,6 +131,14 @@ func TestDecodeOpRefuses(t *testing.T) {
 		{"a ttl beyond 32 bits", body(KindAcquire, 1, 1, "n", id, id, 1<<32, 0, 0, 0, 0, 0, 0), "acquire: corrupt: its ttl is 4294967296: at most 4294967295"},
 		{"a label that is too long", body(KindAcquire, 1, 1, "n", id, id, 1, 129, strings.Repeat("l", 129), 0, 0, 0, 0, 0), "acquire: corrupt: its owner label length is 129: at most 128"},
 		{"a time after 9999", body(KindAcquire, 1, 1, "n", id, id, 1, 0, 0, 0, 0, 0, maxMillis+1), "acquire: corrupt: its time of day is 253402300800000: at most 253402300799999"},
+		{"a mark that is neither", body(KindBreak, 1, 1, "n", 1, 2), "break: corrupt: its mark now is 2: at most 1"},
+		{"no mark", body(KindBreak, 1, 1, "n", 1), "break: corrupt: it ends within its mark now"},
+		{"a mark behind the mark", body(KindBreak, 1, 1, "n", 1, 1, 1), "break: corrupt: 1 bytes follow its last field"},
+		{"a break of no token", body(KindBreak, 1, 1, "n", 0, 1), `break: corrupt: invalid token "0": want 1 to 9007199254740991`},
+		{"no heir", body(KindTransfer, 1, 1, "n", id, 1, ID{}, id, 1, 0, 0, 0, 0, 0, 0), `transfer: corrupt: invalid heir "none": want 16 bytes that are not all zero`},
+		{"half an heir", body(KindTransfer, 1, 1, "n", id, 1, "123"), "transfer: corrupt: it ends within its heir"},
+		{"no attempt of the heir's", body(KindTransfer, 1, 1, "n", id, 1, id, ID{}, 1, 0, 0, 0, 0, 0, 0), `transfer: corrupt: invalid attempt "none": want 16 bytes that are not all zero`},
+		{"no ttl of the heir's", body(KindTransfer, 1, 1, "n", id, 1, id, id, 0, 0, 0, 0, 0, 0, 0), `transfer: corrupt: invalid ttl "0s": want whole milliseconds up to 1193h2m47.295s`},
 	} {
 		op, rest, err := DecodeOp(c.in)
 		if !errors.Is(err, ErrCorrupt) || errors.Is(err, ErrUnreadable) || !strings.HasSuffix(err.Error(), c.want) {
@@ -140,7 +151,7 @@ func TestDecodeOpRefuses(t *testing.T) {
 }
 
 func TestDecodeOpOfLaterRelease(t *testing.T) {
-	for _, in := range [][]byte{{0}, {byte(KindBump) + 1}, {255, 1, 2, 3}} {
+	for _, in := range [][]byte{{0}, {byte(KindTransfer) + 1}, {255, 1, 2, 3}} {
 		_, _, err := DecodeOp(in)
 		var unreadable *UnreadableError
 		if !errors.As(err, &unreadable) || !errors.Is(err, ErrUnreadable) || errors.Is(err, ErrCorrupt) {
@@ -253,6 +264,9 @@ func TestOpEncodingIsFixed(t *testing.T) {
 		{release("job", alice, token(1)), "04" + "1a" + "01" + "036a6f62" + "a1" + id + "8180808010"},
 		{expire("job", token(1)), "05" + "0a" + "01" + "036a6f62" + "8180808010"},
 		{bump(300), "06" + "02" + "ac02"},
+		{breaks("job", token(1)), "07" + "0b" + "01" + "036a6f62" + "8180808010" + "00"},
+		{breakNow("job", token(1)), "07" + "0b" + "01" + "036a6f62" + "8180808010" + "01"},
+		{transfer(bob, token(1), acquire("job", alice, try1)), "08" + "59" + "01" + "036a6f62" + "b0" + id + "8180808010" + "a1" + id + id + "01" + "9875" + "0762696c6c696e67" + "03617773" + "05686f737437" + "0c" + "03763d31" + "809494caca33"},
 	} {
 		if got := hex.EncodeToString(AppendOp(nil, c.op)); got != c.want {
 			t.Errorf("%v: got %s, want %s", c.op.Kind, got, c.want)
@@ -278,15 +292,49 @@ func FuzzDecodeOp(f *testing.F) {
 		if again := AppendOp(nil, op); !bytes.Equal(again, b[:len(b)-len(rest)]) {
 			t.Fatalf("%x is %+v, whose encoding is %x", b, op, again)
 		}
-		if op.Kind == KindAcquire && op.Name[0] != '@' { // what is in a log can be in a table
-			table := NewTable()
-			apply(table, birth(1), with(op, func(op *Op) { op.Epoch = 1 }))
-			if table.Len() != 1 {
-				t.Fatalf("%+v was not granted", op)
-			}
-			if _, err := ReadTable(bytes.NewReader(encoded(t, table))); err != nil {
-				t.Fatalf("a table with %+v cannot be read: %v", op, err)
-			}
+		table, r := effect(op)
+		if want := outcomeOf(op); r.Outcome != want {
+			t.Fatalf("%+v: got %v, want %v", op, r.Outcome, want)
+		}
+		if _, err := ReadTable(bytes.NewReader(encoded(t, table))); err != nil { // what is in a log can be in a table
+			t.Fatalf("a table with %+v cannot be read: %v", op, err)
 		}
 	})
+}
+
+// effect applies op to a table that holds the lease that op is about.
+func effect(op Op) (*Table, Result) {
+	table := NewTable()
+	apply(table, birth(1))
+	if op.Kind != KindAcquire {
+		held := acquire(op.Name, op.Session, op.Attempt)
+		if held.Session.IsZero() {
+			held.Session = alice
+		}
+		if held.Attempt.IsZero() {
+			held.Attempt = try1
+		}
+		table.Apply(held)
+		op.Token = token(1)
+	}
+	op.Epoch = 1
+	return table, table.Apply(op)
+}
+
+// outcomeOf is what effect has to come to.
+func outcomeOf(op Op) Outcome {
+	switch {
+	case op.Kind == KindBirth || op.Kind == KindBump:
+		return StaleEpoch // the table is of epoch 1 already
+	case op.Name[0] == '@':
+		return Ignored
+	case op.Kind == KindAcquire:
+		return Granted
+	case op.Kind == KindBreak && !op.Now:
+		return Marked
+	case op.Kind == KindTransfer:
+		return Transferred
+	default:
+		return Freed
+	}
 }

@@ -35,6 +35,8 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrExhausted: a bound is reached. See *ExhaustedError.
 	ErrExhausted = errors.New("exhausted")
+	// ErrMissed: changes were asked for that are no longer remembered. See *MissedError.
+	ErrMissed = errors.New("changes were missed")
 	// ErrClosed: the client or node was closed.
 	ErrClosed = errors.New("closed")
 )
@@ -195,3 +197,23 @@ func (e *ExhaustedError) Error() string {
 
 // Is matches ErrExhausted.
 func (e *ExhaustedError) Is(target error) bool { return target == ErrExhausted }
+
+// MissedError says why a node cannot tell the changes after a place: it does
+// not remember them any more, or its history never came through that place. It
+// matches ErrMissed. What helps is to list the leases anew, and to watch from there.
+type MissedError struct {
+	From   Position // what was asked for
+	Oldest Position // the oldest place that this node can tell all changes after
+	Newest Position
+}
+
+func (e *MissedError) Error() string {
+	why := fmt.Sprintf("this node remembers those since %v", e.Oldest)
+	if e.From.Revision >= e.Oldest.Revision {
+		why = "this node's history never came through there"
+	}
+	return fmt.Sprintf("the changes since %v cannot be told: %s, it is at %v; list the leases anew, and watch from there", e.From, why, e.Newest)
+}
+
+// Is matches ErrMissed.
+func (e *MissedError) Is(target error) bool { return target == ErrMissed }

@@ -35,6 +35,14 @@ func TestErrors(t *testing.T) {
 		{&InvalidError{Field: "ttl", Value: "1ms", Bounds: "from 1s to 5m0s"}, ErrInvalid, `invalid ttl "1ms": want from 1s to 5m0s`},
 		{&ExhaustedError{What: "claims in flight", Bound: 4096, Flag: "--max-claims"}, ErrExhausted, "exhausted: claims in flight: the bound is 4096 (--max-claims)"},
 		{&ExhaustedError{What: "fencing tokens of this epoch", Bound: 1 << 32}, ErrExhausted, "exhausted: fencing tokens of this epoch: the bound is 4294967296"},
+		{
+			&MissedError{From: Position{1, 20}, Oldest: Position{1, 100}, Newest: Position{2, 10100}}, ErrMissed,
+			"the changes since 1/20 cannot be told: this node remembers those since 1/100, it is at 2/10100; list the leases anew, and watch from there",
+		},
+		{
+			&MissedError{From: Position{1, 200}, Oldest: Position{1, 100}, Newest: Position{1025, 151}}, ErrMissed,
+			"the changes since 1/200 cannot be told: this node's history never came through there, it is at 1025/151; list the leases anew, and watch from there",
+		},
 		{&UnreadableError{What: "log entry", Version: 2, Reads: 1, Since: "0.4.0"}, ErrUnreadable, "log entry of version 2: this release reads up to 1; release 0.4.0 or later can read it"},
 	} {
 		if got := c.err.Error(); got != c.want {
@@ -43,7 +51,7 @@ func TestErrors(t *testing.T) {
 		wrapped := fmt.Errorf("acquire: %w", c.err)
 		for _, sentinel := range []error{
 			ErrHeld, ErrNotHeld, ErrLost, ErrExpired, ErrReleased, ErrNotLeader, ErrNoQuorum, ErrUnavailable, ErrUnknownOutcome,
-			ErrWrongCluster, ErrInvalid, ErrExhausted, ErrClosed, ErrUnreadable, ErrCorrupt,
+			ErrWrongCluster, ErrInvalid, ErrExhausted, ErrMissed, ErrClosed, ErrUnreadable, ErrCorrupt,
 		} {
 			if got, want := errors.Is(wrapped, sentinel), sentinel == c.is; got != want {
 				t.Errorf("%T is %v: got %v, want %v", c.err, sentinel, got, want)

@@ -59,17 +59,19 @@ func (m *model) last(name string) (Ending, bool) {
 func sound(op Op) bool {
 	name := len(op.Name) > 0 && len(op.Name) <= 512
 	token := op.Token > 0 && op.Token < 1<<53
+	terms := op.TTL > 0 && op.TTL%1e6 == 0 && op.TTL/1e6 < 1<<32 && len(op.Attributes) <= 512 && len(op.Owner.Label) <= 128
 	switch op.Kind {
 	case KindBirth:
 		return op.Cluster != ID{} && op.Founders > 0
 	case KindAcquire:
-		return name && op.Session != ID{} && op.Attempt != ID{} && op.TTL > 0 && op.TTL%1e6 == 0 && op.TTL/1e6 < 1<<32 &&
-			len(op.Attributes) <= 512 && len(op.Owner.Label) <= 128
+		return name && terms && op.Session != ID{} && op.Attempt != ID{}
 	case KindWithdraw:
 		return name && op.Session != ID{} && op.Attempt != ID{}
 	case KindRelease:
 		return name && token && op.Session != ID{}
-	case KindExpire:
+	case KindTransfer:
+		return name && token && terms && op.Session != ID{} && op.Heir != ID{} && op.Attempt != ID{}
+	case KindExpire, KindBreak:
 		return name && token
 	}
 	return op.Kind == KindBump
@@ -101,14 +103,13 @@ func (m *model) apply(op Op) Result {
 	case op.Kind == KindAcquire:
 		return m.acquire(op)
 	}
-	why := map[Kind]Why{KindWithdraw: WhyWithdrawn, KindRelease: WhyReleased, KindExpire: WhyExpired}[op.Kind]
 	at, ok := m.find(op.Name)
 	if ok {
 		l := m.held[at]
 		switch op.Kind {
 		case KindWithdraw:
 			ok = l.Session == op.Session && l.Attempt == op.Attempt
-		case KindRelease:
+		case KindRelease, KindTransfer:
 			ok = l.Session == op.Session && l.Token == op.Token
 		default:
 			ok = l.Token == op.Token
@@ -121,13 +122,45 @@ func (m *model) apply(op Op) Result {
 		}
 		return Result{Outcome: Absent, Ending: e}
 	}
+	if op.Kind == KindBreak && !op.Now {
+		was := m.held[at].Broken
+		m.held[at].Broken = true
+		l := m.held[at]
+		if was {
+			return Result{Outcome: Repeated, Lease: &l}
+		}
+		m.revision++
+		return Result{Outcome: Marked, Lease: &l}
+	}
+	transfers := op.Kind == KindTransfer && m.counter < 1<<32-1
+	l, e := m.end(at, op.Kind, transfers)
+	m.revision++
+	if !transfers {
+		return Result{Outcome: Freed, Lease: &l, Ending: e}
+	}
+	heir := m.grant(op, op.Heir)
+	e.Next = heir.Token
+	return Result{Outcome: Transferred, Lease: &heir, Ending: e}
+}
+
+// end takes a lease out and remembers why.
+func (m *model) end(at int, by Kind, transfers bool) (Lease, Ending) {
 	l := m.held[at]
 	m.held = slices.Delete(m.held, at, at+1)
-	e := Ending{Name: l.Name, Token: l.Token, Why: why}
+	e := Ending{Name: l.Name, Token: l.Token, Why: WhyReleased}
+	switch {
+	case transfers:
+		e.Why = WhyTransferred
+	case by == KindWithdraw:
+		e.Why = WhyWithdrawn
+	case by == KindBreak || by == KindExpire && l.Broken:
+		e.Why = WhyBroken
+	case by == KindExpire:
+		e.Why = WhyExpired
+	}
 	m.ended = append(m.ended, e)
 	m.ended = m.ended[max(0, len(m.ended)-m.kept):]
-	m.revision++
-	return Result{Outcome: Freed, Lease: &l, Ending: e}
+	return l, e
 }
 
 func (m *model) acquire(op Op) Result {
@@ -148,10 +181,16 @@ func (m *model) acquire(op Op) Result {
 	if m.counter == 1<<32-1 {
 		return Result{Outcome: UsedUp}
 	}
-	m.counter++
 	m.revision++
+	l := m.grant(op, op.Session)
+	return Result{Outcome: Granted, Lease: &l}
+}
+
+// grant is told as of the revision that it is part of.
+func (m *model) grant(op Op, session ID) Lease {
+	m.counter++
 	l := Lease{
-		Name: op.Name, Session: op.Session, Attempt: op.Attempt, Token: tokens.Token(m.epoch*(1<<32) + m.counter), TTL: op.TTL,
+		Name: op.Name, Session: session, Attempt: op.Attempt, Token: tokens.Token(m.epoch*(1<<32) + m.counter), TTL: op.TTL,
 		Owner: op.Owner, Stamp: m.revision,
 	}
 	if len(op.Attributes) > 0 {
@@ -168,17 +207,19 @@ func (m *model) acquire(op Op) Result {
 			break
 		}
 	}
-	return Result{Outcome: Granted, Lease: &l}
+	return l
 }
 
 var (
-	someNames    = mostly([]string{"a", "b"}, []string{"c", "", "@", "@a", "a@", "ä", "\x00"})
-	someIDs      = mostly([]ID{{1}}, []ID{{2}, {15: 1}, {}})
-	someTTLs     = mostly([]time.Duration{5 * time.Second}, []time.Duration{time.Minute, time.Millisecond, 0, -1, 1})
-	someOwners   = mostly([]Owner{{Label: "x"}}, []Owner{{}, {Site: "s", Host: "h", PID: 1}})
-	someBytes    = mostly([][]byte{nil}, [][]byte{{}, {1}, make([]byte, 513)})
-	someTimes    = rapid.SampledFrom([]time.Time{{}, noon, noon.Add(1234567), time.Unix(0, 0), time.Unix(-5, 0)})
-	someKinds    = mostly([]Kind{KindAcquire, KindAcquire, KindWithdraw, KindRelease, KindExpire}, []Kind{KindBump, KindBirth, 0, 7})
+	someNames  = mostly([]string{"a", "b"}, []string{"c", "", "@", "@a", "a@", "ä", "\x00"})
+	someIDs    = mostly([]ID{{1}}, []ID{{2}, {15: 1}, {}})
+	someTTLs   = mostly([]time.Duration{5 * time.Second}, []time.Duration{time.Minute, time.Millisecond, 0, -1, 1})
+	someOwners = mostly([]Owner{{Label: "x"}}, []Owner{{}, {Site: "s", Host: "h", PID: 1}})
+	someBytes  = mostly([][]byte{nil}, [][]byte{{}, {1}, make([]byte, 513)})
+	someTimes  = rapid.SampledFrom([]time.Time{{}, noon, noon.Add(1234567), time.Unix(0, 0), time.Unix(-5, 0)})
+	someKinds  = mostly(
+		[]Kind{KindAcquire, KindAcquire, KindAcquire, KindWithdraw, KindRelease, KindExpire, KindBreak, KindTransfer, KindTransfer},
+		[]Kind{KindBump, KindBirth, 0, KindTransfer + 1})
 	someFounders = mostly([]uint32{1, 3}, []uint32{0})
 )
 
@@ -204,7 +245,7 @@ func someOp(t *rapid.T, m *model) Op {
 	op := Op{
 		Kind: someKinds.Draw(t, "kind"), Name: someNames.Draw(t, "name"), Session: someIDs.Draw(t, "session"), Attempt: someIDs.Draw(t, "attempt"),
 		TTL: someTTLs.Draw(t, "ttl"), Owner: someOwners.Draw(t, "owner"), Attributes: someBytes.Draw(t, "attributes"), AcquiredAt: someTimes.Draw(t, "time of day"),
-		Cluster: someIDs.Draw(t, "cluster"), Founders: someFounders.Draw(t, "founders"),
+		Heir: someIDs.Draw(t, "heir"), Now: rapid.Bool().Draw(t, "now"), Cluster: someIDs.Draw(t, "cluster"), Founders: someFounders.Draw(t, "founders"),
 	}
 	op.Epoch = someEpoch(t, op.Kind, m.epoch)
 	candidates := []tokens.Token{0, 1, tokens.Max, tokens.Max + 1, tokens.Token(m.lastToken + 1)}
@@ -240,6 +281,7 @@ func compare(t *rapid.T, table *Table, m *model) {
 	if len(held)+len(m.held) > 0 && !reflect.DeepEqual(held, m.held) {
 		t.Fatalf("All: got %+v, want %+v", held, m.held)
 	}
+	compareFrom(t, table, m)
 	for _, name := range []string{"a", "b", "c", "@a", "a@", "ä", "\x00"} {
 		got, ok := table.Last(name)
 		want, wantOK := m.last(name)
@@ -260,6 +302,26 @@ func compare(t *rapid.T, table *Table, m *model) {
 	}
 }
 
+// compareFrom lists parts of the table, as pages would be listed.
+func compareFrom(t *rapid.T, table *Table, m *model) {
+	for _, prefix := range []string{"", "a", "a@", "b", "\xc3", "z"} {
+		for _, after := range []string{"", "\x00", "a", "a@", "b", "bb", "z"} {
+			var got, want []string
+			for l := range table.From(prefix, after) {
+				got = append(got, l.Name)
+			}
+			for _, l := range m.held {
+				if len(l.Name) >= len(prefix) && l.Name[:len(prefix)] == prefix && l.Name > after {
+					want = append(want, l.Name)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("From(%q, %q): got %q, want %q", prefix, after, got, want)
+			}
+		}
+	}
+}
+
 // step applies an op to all of them, by way of its encoding if it has one.
 func step(t *rapid.T, m *model, table, twin *Table) {
 	op := someOp(t, m)
@@ -274,7 +336,7 @@ func step(t *rapid.T, m *model, table, twin *Table) {
 		t.Fatalf("%+v: got %+v (lease %+v), want %+v (lease %+v)", op, got, got.Lease, want, want.Lease)
 	}
 	twin.Apply(op)
-	if got.Outcome == Granted {
+	if got.Outcome == Granted || got.Outcome == Transferred {
 		if uint64(got.Lease.Token) <= m.lastToken {
 			t.Fatalf("got token %v after %d", got.Lease.Token, m.lastToken)
 		}

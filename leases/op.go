@@ -19,6 +19,8 @@ const (
 	KindRelease                  // ends a lease for its holder
 	KindExpire                   // ends a lease whose deadline has passed
 	KindBump                     // begins a greater epoch
+	KindBreak                    // an operator's: lets a lease be renewed no more, or ends it now
+	KindTransfer                 // ends a lease for its holder and grants the name to an heir
 )
 
 // OpVersion is the greatest version of ops that this release reads.
@@ -39,13 +41,17 @@ func (k Kind) String() string {
 		return "expire"
 	case KindBump:
 		return "bump"
+	case KindBreak:
+		return "break"
+	case KindTransfer:
+		return "transfer"
 	default:
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
 }
 
 // known reports whether this release reads ops of kind k.
-func (k Kind) known() bool { return KindBirth <= k && k <= KindBump }
+func (k Kind) known() bool { return KindBirth <= k && k <= KindTransfer }
 
 // Version is the version of ops that a node must read to apply one of kind k.
 // Nobody proposes an op of a version that a voter does not read.
@@ -59,11 +65,13 @@ type Op struct {
 	// epoch. For Birth and Bump it is the epoch to begin.
 	Epoch   uint32
 	Name    string       // all but Birth and Bump
-	Session ID           // Acquire, Withdraw, Release: who asks
-	Attempt ID           // Acquire, Withdraw
-	Token   tokens.Token // Release, Expire: the lease that is meant
+	Session ID           // Acquire, Withdraw, Release, Transfer: who asks
+	Attempt ID           // Acquire, Withdraw; Transfer: the heir's
+	Token   tokens.Token // Release, Expire, Break, Transfer: the lease that is meant
+	Heir    ID           // Transfer: the heir's session
+	Now     bool         // Break: the name is free at once
 
-	// Acquire: what is kept with the lease. TTL is in whole milliseconds.
+	// Acquire, Transfer: what is kept with the new lease. TTL is in whole milliseconds.
 	// AcquiredAt is the proposer's time of day, for people; it decides nothing,
 	// and is kept in UTC and whole milliseconds from 1970 to 9999; zero is none.
 	TTL        time.Duration
@@ -83,36 +91,56 @@ const maxOpTTL = math.MaxUint32 * time.Millisecond
 // whose idea of printable text may differ from release to release: two nodes
 // must never differ about an op in the log.
 func (op Op) Validate() error {
+	if err := op.invalid(); err != nil {
+		return err // an interface must not hold a nil *InvalidError
+	}
+	return nil
+}
+
+func (op Op) invalid() *InvalidError {
 	switch op.Kind {
 	case KindBirth:
 		return first(required("cluster", op.Cluster), positive("founders", uint64(op.Founders), math.MaxUint32))
 	case KindBump:
 		return nil
 	case KindAcquire:
-		return first(
-			size("name", len(op.Name), 1, MaxName), required("session", op.Session), required("attempt", op.Attempt),
-			wholeTTL(op.TTL), size("owner label", len(op.Owner.Label), 0, MaxLabel), size("owner site", len(op.Owner.Site), 0, MaxLabel),
-			size("owner host", len(op.Owner.Host), 0, MaxLabel), size("attributes", len(op.Attributes), 0, MaxAttributes))
+		return first(nameSize(op.Name), required("session", op.Session), required("attempt", op.Attempt), op.invalidTerms())
 	case KindWithdraw:
-		return first(size("name", len(op.Name), 1, MaxName), required("session", op.Session), required("attempt", op.Attempt))
+		return first(nameSize(op.Name), required("session", op.Session), required("attempt", op.Attempt))
 	case KindRelease:
-		return first(size("name", len(op.Name), 1, MaxName), required("session", op.Session), positive("token", uint64(op.Token), uint64(tokens.Max)))
-	case KindExpire:
-		return first(size("name", len(op.Name), 1, MaxName), positive("token", uint64(op.Token), uint64(tokens.Max)))
+		return first(nameSize(op.Name), required("session", op.Session), positiveToken(op.Token))
+	case KindExpire, KindBreak:
+		return first(nameSize(op.Name), positiveToken(op.Token))
+	case KindTransfer:
+		return first(
+			nameSize(op.Name), required("session", op.Session), positiveToken(op.Token),
+			required("heir", op.Heir), required("attempt", op.Attempt), op.invalidTerms())
 	default:
 		return &InvalidError{Field: "op", Value: op.Kind.String(), Bounds: "a kind that this release knows"}
 	}
 }
 
-// first returns the first error there is, or nil: as an interface, which would
-// not be nil if it held a nil *InvalidError.
-func first(errs ...*InvalidError) error {
+// invalidTerms looks at what is kept with a new lease.
+func (op Op) invalidTerms() *InvalidError {
+	return first(
+		wholeTTL(op.TTL), size("owner label", len(op.Owner.Label), 0, MaxLabel), size("owner site", len(op.Owner.Site), 0, MaxLabel),
+		size("owner host", len(op.Owner.Host), 0, MaxLabel), size("attributes", len(op.Attributes), 0, MaxAttributes))
+}
+
+// first returns the first error there is, or nil.
+func first(errs ...*InvalidError) *InvalidError {
 	for _, err := range errs {
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func nameSize(name string) *InvalidError { return size("name", len(name), 1, MaxName) }
+
+func positiveToken(t tokens.Token) *InvalidError {
+	return positive("token", uint64(t), uint64(tokens.Max))
 }
 
 func required(field string, id ID) *InvalidError {
@@ -146,14 +174,15 @@ func wholeTTL(d time.Duration) *InvalidError {
 // Outcome says what an Op did.
 type Outcome uint8
 
-// The outcomes of ops. Granted, Freed, Born and Bumped changed the table, the
-// others did not.
+// The outcomes of ops. Granted, Freed, Marked, Transferred, Born and Bumped
+// changed the table, the others did not.
 const (
 	// Ignored: the op is not valid, or its name is reserved.
 	Ignored Outcome = iota
 	// Granted: Result.Lease is new.
 	Granted
-	// Repeated: Result.Lease had been granted to this very attempt before.
+	// Repeated: Result.Lease had been granted to this very attempt before, or
+	// had been marked broken before.
 	Repeated
 	// Mismatch: like Repeated, but the repeat differs from its first copy in Result.Field.
 	Mismatch
@@ -173,11 +202,16 @@ const (
 	StaleEpoch
 	// Unborn: the table belongs to no cluster yet.
 	Unborn
+	// Marked: Result.Lease is broken from now on; it is still held.
+	Marked
+	// Transferred: Result.Lease is new, and followed on the one of Result.Ending.
+	Transferred
 )
 
 var outcomes = [...]string{
 	Ignored: "ignored", Granted: "granted", Repeated: "repeated", Mismatch: "mismatch", Refused: "refused", UsedUp: "used up",
 	Freed: "freed", Absent: "absent", Born: "born", Bumped: "bumped", StaleEpoch: "stale epoch", Unborn: "unborn",
+	Marked: "marked", Transferred: "transferred",
 }
 
 // String is a word or two for people.
@@ -191,7 +225,7 @@ func (o Outcome) String() string {
 // Result answers an Op.
 type Result struct {
 	Outcome Outcome
-	Lease   *Lease // Granted, Repeated, Mismatch, Refused, Freed
-	Ending  Ending // Freed, Absent
+	Lease   *Lease // Granted, Repeated, Mismatch, Refused, Freed, Marked, Transferred
+	Ending  Ending // Freed, Absent, Transferred
 	Field   string // Mismatch: ttl, owner or attributes
 }

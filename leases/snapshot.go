@@ -101,10 +101,7 @@ func appendLease(b []byte, l *Lease) []byte {
 	b = binary.AppendUvarint(b, uint64(l.Token))
 	b = appendTerms(b, l.TTL, l.Owner, l.Attributes, l.AcquiredAt)
 	b = binary.AppendUvarint(b, l.Stamp)
-	if l.Broken {
-		return append(b, 1)
-	}
-	return append(b, 0)
+	return appendMark(b, l.Broken)
 }
 
 func (d *decoder) lease() *Lease {
@@ -112,9 +109,9 @@ func (d *decoder) lease() *Lease {
 	l.TTL, l.Owner, l.Attributes, l.AcquiredAt = d.terms()
 	l.Attributes = bytes.Clone(l.Attributes)
 	l.Stamp = d.uvarint("stamp", math.MaxUint64)
-	l.Broken = d.uvarint("mark broken", 1) == 1
+	l.Broken = d.mark("mark broken")
 	if d.err == nil {
-		if err := first(size("name", len(l.Name), 1, MaxName), required("session", l.Session), wholeTTL(l.TTL), positive("token", uint64(l.Token), uint64(tokens.Max))); err != nil {
+		if err := first(nameSize(l.Name), required("session", l.Session), wholeTTL(l.TTL), positiveToken(l.Token)); err != nil {
 			d.fail("%w", err)
 		}
 	}
@@ -131,8 +128,7 @@ func appendEnding(b []byte, e Ending) []byte {
 func (d *decoder) ending() Ending {
 	e := Ending{Name: d.string("name", MaxName), Token: d.token("token"), Why: Why(d.byte()), Next: d.token("next token")}
 	if d.err == nil {
-		if err := first(size("name", len(e.Name), 1, MaxName), positive("token", uint64(e.Token), uint64(tokens.Max)),
-			positive("why", uint64(e.Why), uint64(WhyTransferred))); err != nil {
+		if err := first(nameSize(e.Name), positiveToken(e.Token), positive("why", uint64(e.Why), uint64(WhyTransferred))); err != nil {
 			d.fail("%w", err)
 		}
 	}

@@ -3,6 +3,7 @@ package leases
 import (
 	"bytes"
 	"iter"
+	"strings"
 
 	"github.com/google/btree"
 
@@ -47,7 +48,7 @@ func newTable(endedKept int) *Table {
 func (t *Table) Apply(op Op) Result {
 	r := t.apply(op)
 	switch r.Outcome {
-	case Granted, Freed, Born, Bumped:
+	case Granted, Freed, Marked, Transferred, Born, Bumped:
 		t.revision++
 	}
 	return r
@@ -76,6 +77,10 @@ func (t *Table) apply(op Op) Result {
 		return t.withdraw(op)
 	case KindRelease:
 		return t.release(op)
+	case KindBreak:
+		return t.breakLease(op)
+	case KindTransfer:
+		return t.transfer(op)
 	default:
 		return t.expire(op)
 	}
@@ -104,18 +109,28 @@ func (t *Table) bump(op Op) Result {
 }
 
 func (t *Table) acquire(op Op) Result {
-	if l, ok := t.Get(op.Name); ok {
+	l, ok := t.Get(op.Name)
+	switch {
+	case ok:
 		return again(l, op)
-	}
-	if t.counter == tokens.MaxCounter {
+	case t.usedUp():
 		return Result{Outcome: UsedUp}
 	}
+	return Result{Outcome: Granted, Lease: t.grant(op, op.Session)}
+}
+
+// usedUp reports whether no token is left in this epoch.
+func (t *Table) usedUp() bool { return t.counter == tokens.MaxCounter }
+
+// grant makes the lease that op asks for, for session. The name must be free,
+// and a token left.
+func (t *Table) grant(op Op, session ID) *Lease {
 	t.counter++
 	l := &Lease{
 		Name:       op.Name,
-		Session:    op.Session,
+		Session:    session,
 		Attempt:    op.Attempt,
-		Token:      tokens.New(t.epoch, t.counter),
+		Token:      t.newest(),
 		TTL:        op.TTL,
 		Owner:      op.Owner,
 		AcquiredAt: fromMillis(toMillis(op.AcquiredAt)),
@@ -126,7 +141,7 @@ func (t *Table) acquire(op Op) Result {
 	}
 	t.insert(l)
 	t.ended.granted(l.Name, l.Token)
-	return Result{Outcome: Granted, Lease: l}
+	return l
 }
 
 // again answers an acquire of the held lease l.
@@ -161,12 +176,49 @@ func (t *Table) release(op Op) Result {
 	return t.end(l, WhyReleased)
 }
 
+// expire ends a lease that was not renewed; a broken one could not be.
 func (t *Table) expire(op Op) Result {
 	l, ok := t.Get(op.Name)
-	if !ok || l.Token != op.Token {
+	switch {
+	case !ok || l.Token != op.Token:
 		return t.absent(op)
+	case l.Broken:
+		return t.end(l, WhyBroken)
 	}
 	return t.end(l, WhyExpired)
+}
+
+// breakLease marks a copy: whoever was handed the lease may still read it.
+func (t *Table) breakLease(op Op) Result {
+	l, ok := t.Get(op.Name)
+	switch {
+	case !ok || l.Token != op.Token:
+		return t.absent(op)
+	case op.Now:
+		return t.end(l, WhyBroken)
+	case l.Broken:
+		return Result{Outcome: Repeated, Lease: l}
+	}
+	marked := *l
+	marked.Broken = true
+	t.insert(&marked)
+	return Result{Outcome: Marked, Lease: &marked}
+}
+
+// transfer ends the giver's lease, and grants the name to the heir unless no
+// token is left for it: then it is a plain release (W8).
+func (t *Table) transfer(op Op) Result {
+	l, ok := t.Get(op.Name)
+	switch {
+	case !ok || l.Session != op.Session || l.Token != op.Token:
+		return t.absent(op)
+	case t.usedUp():
+		return t.end(l, WhyReleased)
+	}
+	r := t.end(l, WhyTransferred)
+	r.Outcome, r.Lease = Transferred, t.grant(op, op.Heir)
+	r.Ending.Next = r.Lease.Token
+	return r
 }
 
 func (t *Table) end(l *Lease, why Why) Result {
@@ -202,9 +254,16 @@ func (t *Table) Ended(name string, token tokens.Token) (Ending, bool) {
 
 // All iterates over the held leases in the order of their names. The table must
 // not change meanwhile.
-func (t *Table) All() iter.Seq[*Lease] {
+func (t *Table) All() iter.Seq[*Lease] { return t.From("", "") }
+
+// From iterates over the held leases whose names begin with prefix and come
+// after the name after, in the order of their names. The table must not change
+// meanwhile.
+func (t *Table) From(prefix, after string) iter.Seq[*Lease] {
 	return func(yield func(*Lease) bool) {
-		t.leases.Ascend(func(e entry) bool { return yield(e.lease) })
+		t.leases.AscendGreaterOrEqual(entry{name: max(prefix, after)}, func(e entry) bool {
+			return e.name == after || strings.HasPrefix(e.name, prefix) && yield(e.lease)
+		})
 	}
 }
 

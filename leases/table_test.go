@@ -47,6 +47,21 @@ func expire(name string, token tokens.Token) Op {
 	return Op{Kind: KindExpire, Epoch: 1, Name: name, Token: token}
 }
 
+func breaks(name string, token tokens.Token) Op {
+	return Op{Kind: KindBreak, Epoch: 1, Name: name, Token: token}
+}
+
+func breakNow(name string, token tokens.Token) Op {
+	return with(breaks(name, token), func(op *Op) { op.Now = true })
+}
+
+// transfer passes session's lease on to what heir asks for.
+func transfer(session ID, token tokens.Token, heir Op) Op {
+	return with(heir, func(op *Op) {
+		op.Kind, op.Session, op.Token, op.Heir = KindTransfer, session, token, heir.Session
+	})
+}
+
 // with is op after change.
 func with(op Op, change func(*Op)) Op {
 	change(&op)
@@ -75,7 +90,7 @@ func encoded(t testing.TB, table *Table) []byte {
 
 // Each row is one rule: what the last op does after the others.
 func TestApply(t *testing.T) {
-	held := acquire("job", alice, try1)
+	held, heir := acquire("job", alice, try1), acquire("job", bob, try2)
 	for _, c := range []struct {
 		name   string
 		before []Op
@@ -98,6 +113,8 @@ func TestApply(t *testing.T) {
 		{name: "withdraw before birth", op: withdraw("job", alice, try1), want: Unborn},
 		{name: "release before birth", op: release("job", alice, token(1)), want: Unborn},
 		{name: "expire before birth", op: expire("job", token(1)), want: Unborn},
+		{name: "break before birth", op: breaks("job", token(1)), want: Unborn},
+		{name: "transfer before birth", op: transfer(alice, token(1), acquire("job", bob, try2)), want: Unborn},
 		{name: "bump before birth", op: bump(2), want: Unborn},
 
 		{name: "bump", before: []Op{birth(1)}, op: bump(2), want: Bumped},
@@ -145,8 +162,51 @@ func TestApply(t *testing.T) {
 		{name: "expire after the release", before: []Op{birth(1), held, release("job", alice, token(1)), acquire("job", bob, try1)}, op: expire("job", token(1)), want: Absent, ending: Ending{"job", token(1), WhyReleased, token(2)}},
 		{name: "expire from an older epoch", before: []Op{birth(1), held, bump(2)}, op: expire("job", token(1)), want: StaleEpoch},
 
+		{name: "break", before: []Op{birth(1), held}, op: breaks("job", token(1)), want: Marked, token: token(1)},
+		{name: "break twice", before: []Op{birth(1), held, breaks("job", token(1))}, op: breaks("job", token(1)), want: Repeated, token: token(1)},
+		{name: "break of an older lease", before: []Op{birth(1), held, release("job", alice, token(1)), heir}, op: breaks("job", token(1)), want: Absent, ending: Ending{"job", token(1), WhyReleased, token(2)}},
+		{name: "break of a lease to come", before: []Op{birth(1), held}, op: breaks("job", token(2)), want: Absent, ending: Ending{Name: "job", Token: token(2)}},
+		{name: "break under another name", before: []Op{birth(1), held}, op: breaks("job2", token(1)), want: Absent, ending: Ending{Name: "job2", Token: token(1)}},
+		{name: "break from an older epoch", before: []Op{birth(1), held, bump(2)}, op: breaks("job", token(1)), want: StaleEpoch},
+		{name: "break after a bump", before: []Op{birth(1), held, bump(2)}, op: with(breaks("job", token(1)), func(op *Op) { op.Epoch = 2 }), want: Marked, token: token(1)},
+		{name: "break now", before: []Op{birth(1), held}, op: breakNow("job", token(1)), want: Freed, token: token(1), ending: Ending{"job", token(1), WhyBroken, 0}},
+		{name: "break now what was marked", before: []Op{birth(1), held, breaks("job", token(1))}, op: breakNow("job", token(1)), want: Freed, token: token(1), ending: Ending{"job", token(1), WhyBroken, 0}},
+		{name: "break now twice", before: []Op{birth(1), held, breakNow("job", token(1))}, op: breakNow("job", token(1)), want: Absent, ending: Ending{"job", token(1), WhyBroken, 0}},
+		{name: "break now a late copy", before: []Op{birth(1), held, breakNow("job", token(1)), heir}, op: breakNow("job", token(1)), want: Absent, ending: Ending{"job", token(1), WhyBroken, token(2)}},
+		{name: "break now of an older lease", before: []Op{birth(1), held, expire("job", token(1)), heir}, op: breakNow("job", token(1)), want: Absent, ending: Ending{"job", token(1), WhyExpired, token(2)}},
+		{name: "a broken lease is still held", before: []Op{birth(1), held, breaks("job", token(1))}, op: heir, want: Refused, token: token(1)},
+		{name: "repeat of a broken lease's attempt", before: []Op{birth(1), held, breaks("job", token(1))}, op: held, want: Repeated, token: token(1)},
+		{name: "release of a broken lease", before: []Op{birth(1), held, breaks("job", token(1))}, op: release("job", alice, token(1)), want: Freed, token: token(1), ending: Ending{"job", token(1), WhyReleased, 0}},
+		{name: "withdraw of a broken lease", before: []Op{birth(1), held, breaks("job", token(1))}, op: withdraw("job", alice, try1), want: Freed, token: token(1), ending: Ending{"job", token(1), WhyWithdrawn, 0}},
+		{name: "expire of a broken lease", before: []Op{birth(1), held, breaks("job", token(1))}, op: expire("job", token(1)), want: Freed, token: token(1), ending: Ending{"job", token(1), WhyBroken, 0}},
+		{name: "transfer of a broken lease", before: []Op{birth(1), held, breaks("job", token(1))}, op: transfer(alice, token(1), heir), want: Transferred, token: token(2), ending: Ending{"job", token(1), WhyTransferred, token(2)}},
+
+		{name: "transfer", before: []Op{birth(1), held}, op: transfer(alice, token(1), heir), want: Transferred, token: token(2), ending: Ending{"job", token(1), WhyTransferred, token(2)}},
+		{name: "transfer to another attempt of the holder", before: []Op{birth(1), held}, op: transfer(alice, token(1), acquire("job", alice, try2)), want: Transferred, token: token(2), ending: Ending{"job", token(1), WhyTransferred, token(2)}},
+		{name: "transfer twice", before: []Op{birth(1), held, transfer(alice, token(1), heir)}, op: transfer(alice, token(1), heir), want: Absent, ending: Ending{"job", token(1), WhyTransferred, token(2)}},
+		{name: "transfer, a late copy", before: []Op{birth(1), held, transfer(alice, token(1), heir), release("job", bob, token(2)), held}, op: transfer(alice, token(1), heir), want: Absent, ending: Ending{"job", token(1), WhyTransferred, token(2)}},
+		{name: "transfer by another session", before: []Op{birth(1), held}, op: transfer(bob, token(1), heir), want: Absent, ending: Ending{Name: "job", Token: token(1)}},
+		{name: "transfer of another token", before: []Op{birth(1), held}, op: transfer(alice, token(2), heir), want: Absent, ending: Ending{Name: "job", Token: token(2)}},
+		{name: "transfer under another name", before: []Op{birth(1), held}, op: transfer(alice, token(1), acquire("job2", bob, try2)), want: Absent, ending: Ending{Name: "job2", Token: token(1)}},
+		{name: "transfer after the expiry", before: []Op{birth(1), held, expire("job", token(1))}, op: transfer(alice, token(1), heir), want: Absent, ending: Ending{"job", token(1), WhyExpired, 0}},
+		{name: "transfer after the release", before: []Op{birth(1), held, release("job", alice, token(1))}, op: transfer(alice, token(1), heir), want: Absent, ending: Ending{"job", token(1), WhyReleased, 0}},
+		{name: "transfer from an older epoch", before: []Op{birth(1), held, bump(2)}, op: transfer(alice, token(1), heir), want: StaleEpoch},
+		{name: "transfer after a bump", before: []Op{birth(1), held, bump(2)}, op: with(transfer(alice, token(1), heir), func(op *Op) { op.Epoch = 2 }), want: Transferred, token: tokens.New(2, 1), ending: Ending{"job", token(1), WhyTransferred, tokens.New(2, 1)}},
+		{name: "the heir's repeat", before: []Op{birth(1), held, transfer(alice, token(1), heir)}, op: heir, want: Repeated, token: token(2)},
+		{name: "the heir's release", before: []Op{birth(1), held, transfer(alice, token(1), heir)}, op: release("job", bob, token(2)), want: Freed, token: token(2), ending: Ending{"job", token(2), WhyReleased, 0}},
+		{name: "the heir's withdrawal behind the transfer", before: []Op{birth(1), held, transfer(alice, token(1), heir)}, op: withdraw("job", bob, try2), want: Freed, token: token(2), ending: Ending{"job", token(2), WhyWithdrawn, 0}},
+		{name: "the giver's release", before: []Op{birth(1), held, transfer(alice, token(1), heir)}, op: release("job", alice, token(1)), want: Absent, ending: Ending{"job", token(1), WhyTransferred, token(2)}},
+		{name: "the giver's withdrawal", before: []Op{birth(1), held, transfer(alice, token(1), heir)}, op: withdraw("job", alice, try1), want: Absent, ending: Ending{Name: "job"}},
+		{name: "the giver's expiry", before: []Op{birth(1), held, transfer(alice, token(1), heir)}, op: expire("job", token(1)), want: Absent, ending: Ending{"job", token(1), WhyTransferred, token(2)}},
+		{name: "break of the giver's lease", before: []Op{birth(1), held, transfer(alice, token(1), heir)}, op: breaks("job", token(1)), want: Absent, ending: Ending{"job", token(1), WhyTransferred, token(2)}},
+		{name: "the giver asks again", before: []Op{birth(1), held, transfer(alice, token(1), heir)}, op: held, want: Refused, token: token(2)},
+
 		{name: "no kind", before: []Op{birth(1)}, op: Op{}, want: Ignored},
-		{name: "unknown kind", before: []Op{birth(1)}, op: Op{Kind: KindBump + 1, Epoch: 1}, want: Ignored},
+		{name: "unknown kind", before: []Op{birth(1)}, op: Op{Kind: KindTransfer + 1, Epoch: 1}, want: Ignored},
+		{name: "break of a reserved name", before: []Op{birth(1)}, op: breakNow("@domain", token(1)), want: Ignored},
+		{name: "transfer of a reserved name", before: []Op{birth(1)}, op: transfer(alice, token(1), acquire("@domain", bob, try2)), want: Ignored},
+		{name: "transfer to nobody", before: []Op{birth(1), held}, op: with(transfer(alice, token(1), heir), func(op *Op) { op.Heir = ID{} }), want: Ignored},
+		{name: "transfer for no time", before: []Op{birth(1), held}, op: with(transfer(alice, token(1), heir), func(op *Op) { op.TTL = 0 }), want: Ignored},
 		{name: "reserved name", before: []Op{birth(1)}, op: acquire("@domain", alice, try1), want: Ignored},
 		{name: "@ within a name", before: []Op{birth(1)}, op: acquire("me@home", alice, try1), want: Granted, token: token(1)},
 		{name: "no name", before: []Op{birth(1)}, op: acquire("", alice, try1), want: Ignored},
@@ -178,7 +238,7 @@ func TestApply(t *testing.T) {
 			if got.Field != c.field {
 				t.Errorf("got field %q, want %q", got.Field, c.field)
 			}
-			changes := c.want == Granted || c.want == Freed || c.want == Born || c.want == Bumped
+			changes := slices.Contains([]Outcome{Granted, Freed, Marked, Transferred, Born, Bumped}, c.want)
 			if changed := !bytes.Equal(before, encoded(t, table)); changed != changes {
 				t.Errorf("changed the table: got %v, want %v", changed, changes)
 			}
@@ -217,6 +277,91 @@ func TestGrantKeepsWhatWasAsked(t *testing.T) {
 	}
 	if l, ok := table.Get("jo"); ok {
 		t.Errorf("Get of a free name: got %+v", l)
+	}
+}
+
+// The heir gets what it asked for, by a lease of its own in the same revision.
+func TestTransferGrantsWhatTheHeirAsked(t *testing.T) {
+	table := NewTable()
+	op := transfer(alice, token(1), with(acquire("job", bob, try2), func(op *Op) {
+		op.TTL, op.Owner, op.Attributes, op.AcquiredAt = time.Minute, Owner{Label: "heir"}, []byte("v=2"), noon.Add(time.Hour)
+	}))
+	r := apply(table, birth(1), acquire("job", alice, try1), breaks("job", token(1)), op)
+	want := Lease{
+		Name: "job", Session: bob, Attempt: try2, Token: token(2), TTL: time.Minute, Owner: Owner{Label: "heir"}, Attributes: []byte("v=2"),
+		AcquiredAt: noon.Add(time.Hour), Stamp: 4,
+	}
+	if r.Outcome != Transferred || !reflect.DeepEqual(*r.Lease, want) || table.Revision() != 4 || table.Len() != 1 {
+		t.Errorf("got %v of %+v at revision %d, want transferred of %+v at revision 4", r.Outcome, *r.Lease, table.Revision(), want)
+	}
+	op.Attributes[0] = 'x'
+	if got, _ := table.Get("job"); string(got.Attributes) != "v=2" {
+		t.Errorf("the caller changed the lease's attributes to %q", got.Attributes)
+	}
+}
+
+// Whoever was handed a lease may read it at any time: a break does not write to it.
+func TestBreakMarksACopy(t *testing.T) {
+	table := NewTable()
+	granted := apply(table, birth(1), acquire("job", alice, try1)).Lease
+	snapshot := table.Snapshot()
+	marked := apply(table, breaks("job", token(1))).Lease
+	if got, _ := table.Get("job"); granted.Broken || !marked.Broken || got != marked {
+		t.Errorf("got the granted lease broken %v, the marked one broken %v, the table's %+v", granted.Broken, marked.Broken, got)
+	}
+	want := *granted
+	want.Broken = true
+	if !reflect.DeepEqual(*marked, want) {
+		t.Errorf("got %+v, want the same but broken: %+v", *marked, want)
+	}
+	if l, _ := snapshot.leases.Get(entry{name: "job"}); l.lease.Broken {
+		t.Error("a snapshot from before has the mark")
+	}
+	if got, _ := table.Last("job"); got != (Ending{}) {
+		t.Errorf("a marked lease has an ending: %+v", got)
+	}
+}
+
+func TestFrom(t *testing.T) {
+	table := NewTable()
+	apply(table, birth(1))
+	for _, name := range []string{"a", "a/1", "a/2", "a/2/x", "a0", "b", "ä"} {
+		apply(table, acquire(name, alice, try1))
+	}
+	for _, c := range []struct {
+		prefix, after string
+		want          []string
+	}{
+		{"", "", []string{"a", "a/1", "a/2", "a/2/x", "a0", "b", "ä"}},
+		{"a", "", []string{"a", "a/1", "a/2", "a/2/x", "a0"}},
+		{"a/", "", []string{"a/1", "a/2", "a/2/x"}},
+		{"a/2", "", []string{"a/2", "a/2/x"}},
+		{"a/2", "a/2", []string{"a/2/x"}},
+		{"a/", "a/1", []string{"a/2", "a/2/x"}},
+		{"a/", "a/10", []string{"a/2", "a/2/x"}}, // which is not held
+		{"a/", "a", []string{"a/1", "a/2", "a/2/x"}},
+		{"a/", "A", []string{"a/1", "a/2", "a/2/x"}},
+		{"a/", "a/2/x", nil},
+		{"a/", "b", nil},
+		{"a/", "z", nil},
+		{"", "b", []string{"ä"}},
+		{"", "ä", nil},
+		{"\xc3", "", []string{"ä"}}, // a prefix is bytes
+		{"c", "", nil},
+	} {
+		var got []string
+		for l := range table.From(c.prefix, c.after) {
+			got = append(got, l.Name)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("From(%q, %q): got %q, want %q", c.prefix, c.after, got, c.want)
+		}
+	}
+	for l := range table.From("a/", "") {
+		if l.Name != "a/1" {
+			t.Errorf("after an early end: got %q", l.Name)
+		}
+		break
 	}
 }
 
@@ -275,11 +420,16 @@ func TestEndings(t *testing.T) {
 		acquire("job", alice, try1), release("job", alice, token(1)),
 		acquire("job", bob, try1), expire("job", token(2)),
 		acquire("job", alice, try2), withdraw("job", alice, try2),
-		acquire("other", alice, try2), acquire("job", bob, try2))
+		acquire("other", alice, try2), acquire("job", bob, try2),
+		transfer(bob, token(5), acquire("job", alice, try1)), breakNow("job", token(6)),
+		acquire("job", bob, try1), breaks("job", token(7)), expire("job", token(7)))
 	for _, want := range []Ending{
 		{"job", token(1), WhyReleased, token(2)},
 		{"job", token(2), WhyExpired, token(3)},
 		{"job", token(3), WhyWithdrawn, token(5)},
+		{"job", token(5), WhyTransferred, token(6)},
+		{"job", token(6), WhyBroken, token(7)},
+		{"job", token(7), WhyBroken, 0},
 	} {
 		if got, ok := table.Ended("job", want.Token); !ok || got != want {
 			t.Errorf("token %v: got %+v, %v, want %+v", want.Token, got, ok, want)
@@ -288,13 +438,13 @@ func TestEndings(t *testing.T) {
 			t.Errorf("token %v under another name: got %+v", want.Token, got)
 		}
 	}
-	if got, ok := table.Last("job"); !ok || got.Token != token(3) {
-		t.Errorf("Last: got %+v, %v, want token %v", got, ok, token(3))
+	if got, ok := table.Last("job"); !ok || got.Token != token(7) {
+		t.Errorf("Last: got %+v, %v, want token %v", got, ok, token(7))
 	}
 	if got, ok := table.Last("other"); ok {
 		t.Errorf("Last of a name that never ended: got %+v", got)
 	}
-	if got, ok := table.Ended("job", token(5)); ok {
+	if got, ok := table.Ended("other", token(4)); ok {
 		t.Errorf("Ended of a held lease: got %+v", got)
 	}
 }
@@ -389,10 +539,27 @@ func TestCounterUsedUp(t *testing.T) {
 	}
 }
 
+// A transfer for which no token is left is a plain release.
+func TestTransferWithTheCounterUsedUp(t *testing.T) {
+	table := NewTable()
+	apply(table, birth(1), acquire("a", alice, try1), acquire("b", alice, try1))
+	table.counter = tokens.MaxCounter - 1
+	if r := table.Apply(transfer(alice, token(1), acquire("a", bob, try2))); r.Outcome != Transferred || r.Lease.Token != token(tokens.MaxCounter) {
+		t.Errorf("the last counter: got %v", r.Outcome)
+	}
+	want := Ending{"b", token(2), WhyReleased, 0}
+	if r := table.Apply(transfer(alice, token(2), acquire("b", bob, try2))); r.Outcome != Freed || r.Lease.Token != token(2) || r.Ending != want {
+		t.Errorf("beyond the last counter: got %v, %+v, want freed, %+v", r.Outcome, r.Ending, want)
+	}
+	if l, ok := table.Get("b"); ok {
+		t.Errorf("the name is held: %+v", l)
+	}
+}
+
 func TestNames(t *testing.T) {
 	for k, want := range map[Kind]string{
 		KindBirth: "birth", KindAcquire: "acquire", KindWithdraw: "withdraw", KindRelease: "release", KindExpire: "expire",
-		KindBump: "bump", 0: "kind 0", 99: "kind 99",
+		KindBump: "bump", KindBreak: "break", KindTransfer: "transfer", 0: "kind 0", 99: "kind 99",
 	} {
 		if got := k.String(); got != want {
 			t.Errorf("kind %d: got %q, want %q", uint8(k), got, want)
@@ -402,19 +569,20 @@ func TestNames(t *testing.T) {
 		}
 	}
 	seen := map[string]Outcome{}
-	for o := Ignored; o <= Unborn; o++ {
+	for o := Ignored; o <= Transferred; o++ {
 		if before, twice := seen[o.String()]; twice || o.String() == "" {
 			t.Errorf("outcomes %d and %d: both are %q", before, o, o)
 		}
 		seen[o.String()] = o
 	}
-	if got := (Unborn + 1).String(); got != "outcome 12" {
+	if got := (Transferred + 1).String(); got != "outcome 14" {
 		t.Errorf("unknown outcome: got %q", got)
 	}
 }
 
 func TestOpValidate(t *testing.T) {
 	held := acquire("job", alice, try1)
+	given := transfer(alice, 1, acquire("job", bob, try2))
 	for _, c := range []struct {
 		name string
 		op   Op
@@ -438,6 +606,17 @@ func TestOpValidate(t *testing.T) {
 		{"greatest token", expire("job", tokens.Max), ""},
 		{"token too great", expire("job", tokens.Max+1), `invalid token "9007199254740992": want 1 to 9007199254740991`},
 		{"no session", release("job", ID{}, 1), `invalid session "none": want 16 bytes that are not all zero`},
+		{"break", breaks("job", tokens.Max), ""},
+		{"break of no name", breaks("", 1), `invalid name "0 bytes": want 1 to 512 bytes`},
+		{"break of no token", breakNow("job", 0), `invalid token "0": want 1 to 9007199254740991`},
+		{"transfer", given, ""},
+		{"transfer of no name", with(given, func(op *Op) { op.Name = "" }), `invalid name "0 bytes": want 1 to 512 bytes`},
+		{"transfer by nobody", with(given, func(op *Op) { op.Session = ID{} }), `invalid session "none": want 16 bytes that are not all zero`},
+		{"transfer of no token", with(given, func(op *Op) { op.Token = 0 }), `invalid token "0": want 1 to 9007199254740991`},
+		{"transfer to nobody", with(given, func(op *Op) { op.Heir = ID{} }), `invalid heir "none": want 16 bytes that are not all zero`},
+		{"transfer to no attempt", with(given, func(op *Op) { op.Attempt = ID{} }), `invalid attempt "none": want 16 bytes that are not all zero`},
+		{"transfer for no time", with(given, func(op *Op) { op.TTL = 0 }), `invalid ttl "0s": want whole milliseconds up to 1193h2m47.295s`},
+		{"transfer with too many attributes", with(given, func(op *Op) { op.Attributes = make([]byte, 513) }), `invalid attributes "513 bytes": want 0 to 512 bytes`},
 		{"no kind", Op{}, `invalid op "kind 0": want a kind that this release knows`},
 		{"no founders", with(birth(1), func(op *Op) { op.Founders = 0 }), `invalid founders "0": want 1 to 4294967295`},
 		{"bump", bump(math.MaxUint32), ""},

@@ -22,8 +22,8 @@ import (
 // deterministic has the packages that give the same answers on every node, and
 // their files that need not: those are never called from Apply.
 var deterministic = map[string][]string{
-	"leases": {"id.go"},       // draws the ids of clients
-	"fsm":    {"proposer.go"}, // the leader's side
+	"leases": {"id.go"},                   // draws the ids of clients
+	"fsm":    {"proposer.go", "watch.go"}, // the leader's side, and the watchers'
 }
 
 // What a deterministic file may not use: anything that differs from node to node.

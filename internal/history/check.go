@@ -22,8 +22,12 @@ import (
 //   - no lease is refused its renewal while its holder's own deadline has not passed;
 //   - the answers are linearizable: there is one order of all requests, each
 //     between its sending and its answer, that explains them. A lease can go to
-//     somebody else only after its release or withdrawal, or if its holder's own
-//     deadline had passed when the next grant was answered.
+//     somebody else only after its release, withdrawal or transfer, or if its
+//     holder's own deadline had passed when the next grant was answered.
+//
+// An operator's Break excuses what it is there for. From then on the lease is
+// not renewed, but it is held as before; one that frees the name now ends it,
+// and nobody is wronged if its holder still relies on it.
 //
 // A check that is not through after the timeout is an error. In a synctest
 // bubble the timeout does not work: there, Check is to be called outside.
@@ -110,10 +114,15 @@ func (h History) checkBeliefs() error {
 		granted[grant{e.Client, e.Name, e.Token}] = true
 	}
 	var errs []error
-	byName := map[string][]*Belief{}
+	freed, byName := h.freed(), map[string][]*Belief{}
 	for _, b := range h.Beliefs {
 		if !granted[grant{b.Client, b.Name, b.Token}] {
 			errs = append(errs, violation("a lease was relied on that was not granted", b))
+		}
+		if at, ok := freed[b.Token]; ok && at.Before(b.Until) {
+			part := *b
+			part.Until = at
+			b = &part
 		}
 		if b.From.Before(b.Until) {
 			byName[b.Name] = append(byName[b.Name], b)
@@ -123,6 +132,23 @@ func (h History) checkBeliefs() error {
 		errs = append(errs, overlaps(beliefs)...)
 	}
 	return errors.Join(errs...)
+}
+
+// freed returns when a Break was first sent that frees the name at once, by the
+// token that it names.
+func (h History) freed() map[tokens.Token]clock.Instant {
+	first := map[tokens.Token]clock.Instant{}
+	for _, e := range h.Events {
+		if _, ok := first[e.Token]; !ok && e.Now && e.breaks() {
+			first[e.Token] = e.Invoke
+		}
+	}
+	return first
+}
+
+// breaks reports whether e is a Break that may have taken effect.
+func (e *Event) breaks() bool {
+	return e.Kind == Break && (e.Outcome == Done || e.Outcome == Unknown)
 }
 
 // overlaps compares each belief with the one before it that lasts longest.
@@ -141,10 +167,11 @@ func overlaps(beliefs []*Belief) (errs []error) {
 }
 
 // checkRenewals finds leases that were lost although their holders renewed
-// them: refused before the holder's own deadline and before it sent their end.
+// them: refused before the holder's own deadline, and before it sent their end
+// or an operator sent a Break.
 func (h History) checkRenewals() error {
 	own := h.deadlines()
-	over := map[tokens.Token]int{} // order of the first request that ends the lease
+	over := map[tokens.Token]int{} // order of the first request after which a renewal may be refused
 	note := func(t tokens.Token, order int) {
 		if first, ok := over[t]; !ok || order < first {
 			over[t] = order
@@ -155,10 +182,10 @@ func (h History) checkRenewals() error {
 		attempts[e.Attempt] = append(attempts[e.Attempt], e.Token)
 	}
 	for _, e := range h.Events {
-		switch e.Kind {
-		case Release:
+		switch {
+		case e.Kind == Release, e.Kind == Transfer, e.breaks():
 			note(e.Token, e.invoked)
-		case Withdraw:
+		case e.Kind == Withdraw:
 			for _, t := range attempts[e.Attempt] {
 				note(t, e.invoked)
 			}

@@ -15,17 +15,19 @@ import (
 // Kind is what a client asked for.
 type Kind uint8
 
-// The requests of a leases.Session.
+// The requests of a leases.Session, and an operator's Break.
 const (
 	Acquire Kind = iota + 1
 	Renew
 	Release
 	Withdraw
+	Transfer // to the checks a Release: what its heir was granted is told by the heir's Acquire
+	Break
 )
 
 // String is the request's name.
 func (k Kind) String() string {
-	return [...]string{"?", "acquire", "renew", "release", "withdraw"}[k]
+	return [...]string{"?", "acquire", "renew", "release", "withdraw", "transfer", "break"}[k]
 }
 
 // Outcome is what became of a request.
@@ -34,7 +36,7 @@ type Outcome uint8
 // The outcomes.
 const (
 	Unknown Outcome = iota // no answer: it takes effect at some time after its sending, or never
-	Done                   // granted, renewed, released, withdrawn
+	Done                   // granted, renewed, released, withdrawn, transferred, broken
 	Held                   // certainly refused: held by somebody else
 	NotHeld                // certainly refused: not held under that token, or the attempt is over
 	Nothing                // certainly without effect, and nothing is known
@@ -51,9 +53,10 @@ type Event struct {
 	Client  string // for people
 	Session leases.ID
 	Name    string
-	Attempt leases.ID     // of Acquire and Withdraw
-	Token   tokens.Token  // of Renew and Release; of a granted Acquire
+	Attempt leases.ID     // of Acquire and Withdraw; of Transfer: the heir's
+	Token   tokens.Token  // of all but Acquire and Withdraw; of a granted Acquire
 	TTL     time.Duration // of Acquire
+	Now     bool          // of Break: the name is free at once
 
 	Invoke, Return clock.Instant // Return is that of giving up where there was no answer
 	Outcome        Outcome
@@ -71,6 +74,9 @@ func (e *Event) String() string {
 	}
 	if e.Token != 0 {
 		s += fmt.Sprintf(" token %v", e.Token)
+	}
+	if e.Now {
+		s += " now"
 	}
 	s += fmt.Sprintf(": %v", e.Outcome)
 	if e.Err != nil {
@@ -110,6 +116,8 @@ type Counts struct {
 	Refusals   int // acquires that were told who holds the lease
 	Renewals   int
 	Releases   int
+	Transfers  int // to somebody or not
+	Breaks     int
 	Unanswered int // attempts whose first copy got no answer
 }
 
@@ -130,6 +138,10 @@ func (h History) Counts() Counts {
 			c.Renewals++
 		case e.Kind == Release && e.Outcome == Done:
 			c.Releases++
+		case e.Kind == Transfer && e.Outcome == Done:
+			c.Transfers++
+		case e.Kind == Break && e.Outcome == Done:
+			c.Breaks++
 		}
 		if first {
 			tried[e.Attempt] = true

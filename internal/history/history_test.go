@@ -31,6 +31,7 @@ type op struct {
 	kind     Kind
 	attempt  byte // of Acquire and Withdraw
 	token    tokens.Token
+	now      bool // of Break
 	outcome  Outcome
 	name     string // "x" where empty
 }
@@ -54,11 +55,11 @@ func plant(ops []op, relies []rely) History {
 	}
 	var moments []moment
 	for _, o := range ops {
-		e := Event{Kind: o.kind, Client: string(o.client), Session: leases.ID{o.client}, Name: cmp.Or(o.name, "x")}
+		e := Event{Kind: o.kind, Client: string(o.client), Session: leases.ID{o.client}, Name: cmp.Or(o.name, "x"), Now: o.now}
 		if o.attempt != 0 {
 			e.Attempt = leases.ID{o.client, o.attempt}
 		}
-		if o.kind == Renew || o.kind == Release {
+		if o.kind != Acquire && o.kind != Withdraw {
 			e.Token = o.token
 		}
 		var end func(Outcome, tokens.Token, error)
@@ -86,6 +87,14 @@ func TestCheck(t *testing.T) {
 	// A stops at 3 to release.
 	aStops := rely{from: 1, until: 3, deadline: 10, client: 'A', token: 5}
 	aReleases := op{from: 3, to: 3.5, client: 'A', kind: Release, token: 5, outcome: Done}
+	// A stops at 3 and passes its lease on to B, which waits.
+	aTransfers := op{from: 3, to: 3.5, client: 'A', kind: Transfer, token: 5, outcome: Done}
+	bWaits := op{from: 2, to: 4, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}
+	// An operator breaks A's lease, and A is told so at its next renewal.
+	marked := op{from: 2, to: 3, client: 'O', kind: Break, token: 5, outcome: Done}
+	brokenNow := op{from: 2, to: 3, client: 'O', kind: Break, token: 5, now: true, outcome: Done}
+	aIsRefused := op{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: NotHeld}
+	bHas6 := op{from: 3.2, to: 3.8, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}
 
 	for _, test := range []struct {
 		name   string
@@ -174,6 +183,216 @@ func TestCheck(t *testing.T) {
 				op{name: "y", from: 0.1, to: 1.1, client: 'A', kind: Acquire, attempt: 2, token: 4, outcome: Done},
 				op{name: "y", from: 2, to: 3, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
 			relies: []rely{aRelies},
+		},
+		{
+			name:   "a transfer to who waits, while a third asks",
+			ops:    append(aHas5, aTransfers, bWaits, op{from: 3.1, to: 3.9, client: 'C', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aStops, {from: 4, until: 14, deadline: 14, client: 'B', token: 6}},
+		},
+		{
+			name: "an unanswered transfer takes effect, and its repeat finds nothing",
+			ops: append(aHas5, op{from: 3, to: 3.5, client: 'A', kind: Transfer, token: 5, outcome: Unknown}, bWaits,
+				op{from: 4.5, to: 5, client: 'A', kind: Transfer, token: 5, outcome: NotHeld},
+				op{from: 6, to: 7, client: 'A', kind: Renew, token: 5, outcome: NotHeld}),
+			relies: []rely{aStops, {from: 4, until: 14, deadline: 14, client: 'B', token: 6}},
+		},
+		{
+			name: "an unanswered transfer never takes effect",
+			ops: append(aHas5, op{from: 3, to: 3.5, client: 'A', kind: Transfer, token: 5, outcome: Unknown},
+				op{from: 5, to: 9, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aStops},
+		},
+
+		{
+			name: "broken, refused, released, granted to another",
+			ops: append(aHas5, marked, aIsRefused, op{from: 6, to: 7, client: 'A', kind: Release, token: 5, outcome: Done},
+				op{from: 3.5, to: 7.5, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{{from: 1, until: 6, deadline: 10, client: 'A', token: 5}, {from: 7.5, until: 17, deadline: 17, client: 'B', token: 6}},
+		},
+		{
+			name: "broken, and relied on up to the deadline",
+			ops: append(aHas5, marked, aIsRefused,
+				op{from: 6, to: 7, client: 'B', kind: Acquire, attempt: 1, outcome: Held},
+				op{from: 8, to: 11, client: 'B', kind: Acquire, attempt: 2, token: 6, outcome: Done}),
+			relies: []rely{aRelies, {from: 11, until: 21, deadline: 21, client: 'B', token: 6}},
+		},
+		{
+			name:   "renewed while it is being broken",
+			ops:    append(aHas5, marked, op{from: 2.5, to: 4, client: 'A', kind: Renew, token: 5, outcome: Done}),
+			relies: []rely{{from: 1, until: 12, deadline: 12, client: 'A', token: 5}},
+		},
+		{
+			name: "broken twice, then now, then in vain",
+			ops: append(aHas5, marked, op{from: 3.1, to: 3.2, client: 'O', kind: Break, token: 5, outcome: Done},
+				op{from: 3.3, to: 3.4, client: 'O', kind: Break, token: 5, now: true, outcome: Done},
+				op{from: 3.5, to: 3.6, client: 'O', kind: Break, token: 5, outcome: NotHeld},
+				op{from: 5, to: 6, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{aStops},
+		},
+		{
+			name:   "broken now, granted to another while its holder still relies on it",
+			ops:    append(aHas5, brokenNow, bHas6, aIsRefused, op{from: 6, to: 7, client: 'A', kind: Release, token: 5, outcome: NotHeld}),
+			relies: []rely{{from: 1, until: 5, deadline: 10, client: 'A', token: 5}, {from: 3.8, until: 13, deadline: 13, client: 'B', token: 6}},
+		},
+		{
+			name: "an unanswered break takes effect",
+			ops: append(aHas5, op{from: 2, to: 3, client: 'O', kind: Break, token: 5, now: true, outcome: Unknown},
+				op{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: Done},
+				op{from: 6, to: 7, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{aRelies, {from: 7, until: 17, deadline: 17, client: 'B', token: 6}},
+		},
+		{
+			name: "an unanswered break never takes effect",
+			ops: append(aHas5, op{from: 2, to: 3, client: 'O', kind: Break, token: 5, outcome: Unknown},
+				op{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: Done},
+				op{from: 6, to: 7, client: 'A', kind: Release, token: 5, outcome: Done}),
+			relies: []rely{{from: 1, until: 6, deadline: 14, client: 'A', token: 5}},
+		},
+		{
+			name: "broken before its holder knew of the grant",
+			ops: []op{
+				{from: 0, to: 1, client: 'A', kind: Acquire, attempt: 1, outcome: Unknown},
+				marked,
+				{from: 3.5, to: 3.6, client: 'A', kind: Acquire, attempt: 1, token: 5, outcome: Done},
+				aIsRefused,
+			},
+			relies: []rely{{from: 3.6, until: 5, deadline: 10, client: 'A', token: 5}},
+		},
+		{
+			name: "broken, and nobody ever knew of the grant",
+			ops: []op{
+				{from: 0, to: 1, client: 'A', kind: Acquire, attempt: 1, outcome: Unknown},
+				marked, bHas6,
+				{from: 4, to: 5, client: 'B', kind: Renew, token: 6, outcome: Done},
+			},
+			relies: []rely{{from: 3.8, until: 14, deadline: 14, client: 'B', token: 6}},
+		},
+		{
+			name: "a break of an older lease",
+			ops: append(aHas5, aReleases, op{from: 4, to: 5, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done},
+				op{from: 6, to: 7, client: 'O', kind: Break, token: 5, now: true, outcome: NotHeld},
+				op{from: 8, to: 9, client: 'B', kind: Renew, token: 6, outcome: Done}),
+			relies: []rely{aStops, {from: 5, until: 18, deadline: 18, client: 'B', token: 6}},
+		},
+
+		{
+			name:   "a transfer while its giver goes on",
+			ops:    append(aHas5, aTransfers, bWaits),
+			relies: []rely{aRelies, {from: 4, until: 14, deadline: 14, client: 'B', token: 6}},
+			want:   "two relied on one lease at a time",
+		},
+		{
+			name:   "a renewal of what was transferred",
+			ops:    append(aHas5, aTransfers, op{from: 5, to: 6, client: 'A', kind: Renew, token: 5, outcome: Done}),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+		{
+			name:   "refused although the transfer has freed the name",
+			ops:    append(aHas5, aTransfers, op{from: 5, to: 6, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+		{
+			name:   "a forged transfer",
+			ops:    append(aHas5, op{from: 3, to: 3.5, client: 'C', kind: Transfer, token: 5, outcome: Done}, bWaits),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+		{
+			name:   "a transfer without effect",
+			ops:    append(aHas5, op{from: 3, to: 3.5, client: 'A', kind: Transfer, token: 5, outcome: Nothing}, bWaits),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+
+		{
+			name:   "a mark ends nothing",
+			ops:    append(aHas5, marked, bHas6),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+		{
+			name:   "a mark excuses no overlap",
+			ops:    append(aHas5, marked, bHas6),
+			relies: []rely{aRelies, {from: 3.8, until: 13, deadline: 13, client: 'B', token: 6}},
+			want:   "two relied on one lease at a time",
+		},
+		{
+			name:   "a renewal after the mark",
+			ops:    append(aHas5, marked, op{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: Done}),
+			relies: []rely{{from: 1, until: 14, deadline: 14, client: 'A', token: 5}},
+			want:   "not linearizable",
+		},
+		{
+			name: "a renewal after the mark that came before the grant was known",
+			ops: []op{
+				{from: 0, to: 1, client: 'A', kind: Acquire, attempt: 1, outcome: Unknown},
+				marked,
+				{from: 3.5, to: 3.6, client: 'A', kind: Acquire, attempt: 1, token: 5, outcome: Done},
+				{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: Done},
+			},
+			want: "not linearizable",
+		},
+		{
+			name:   "a renewal after the break that freed the name",
+			ops:    append(aHas5, brokenNow, op{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: Done}),
+			relies: []rely{{from: 1, until: 14, deadline: 14, client: 'A', token: 5}},
+			want:   "not linearizable",
+		},
+		{
+			name:   "a release that was refused although the mark ended nothing",
+			ops:    append(aHas5, marked, op{from: 4, to: 5, client: 'A', kind: Release, token: 5, outcome: NotHeld}),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+		{
+			name:   "refused before it was broken",
+			ops:    append(aHas5, op{from: 6, to: 7, client: 'O', kind: Break, token: 5, outcome: Done}, aIsRefused),
+			relies: []rely{{from: 1, until: 5, deadline: 10, client: 'A', token: 5}},
+			want:   "a lease was lost although its holder's own deadline had not passed",
+		},
+		{
+			name:   "refused although another lease was broken",
+			ops:    append(aHas5, op{from: 2, to: 3, client: 'O', kind: Break, token: 4, outcome: Done}, aIsRefused),
+			relies: []rely{{from: 1, until: 5, deadline: 10, client: 'A', token: 5}},
+			want:   "a lease was lost although its holder's own deadline had not passed",
+		},
+		{
+			name:   "refused although the break was",
+			ops:    append(aHas5, op{from: 2, to: 3, client: 'O', kind: Break, token: 5, outcome: Nothing}, aIsRefused),
+			relies: []rely{{from: 1, until: 5, deadline: 10, client: 'A', token: 5}},
+			want:   "a lease was lost although its holder's own deadline had not passed",
+		},
+		{
+			name:   "a break that found nothing although the lease was held",
+			ops:    append(aHas5, op{from: 2, to: 3, client: 'O', kind: Break, token: 5, outcome: NotHeld}),
+			relies: []rely{aRelies},
+			want:   "not linearizable",
+		},
+		{
+			name:   "an overlap from before the break",
+			ops:    append(aHas5, bWaits, op{from: 5, to: 6, client: 'O', kind: Break, token: 5, now: true, outcome: Done}),
+			relies: []rely{aRelies, {from: 4, until: 14, deadline: 14, client: 'B', token: 6}},
+			want:   "two relied on one lease at a time",
+		},
+		{
+			name: "an overlap of those who came after the broken one",
+			ops:  append(aHas5, brokenNow, bHas6, op{from: 5, to: 6, client: 'C', kind: Acquire, attempt: 1, token: 7, outcome: Done}),
+			relies: []rely{
+				aRelies,
+				{from: 3.8, until: 13, deadline: 13, client: 'B', token: 6},
+				{from: 6, until: 16, deadline: 16, client: 'C', token: 7},
+			},
+			want: "two relied on one lease at a time",
+		},
+		{
+			name: "a break of an older lease frees nothing",
+			ops: append(aHas5, aReleases, op{from: 4, to: 5, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done},
+				op{from: 6, to: 7, client: 'O', kind: Break, token: 5, now: true, outcome: Done},
+				op{from: 8, to: 9, client: 'C', kind: Acquire, attempt: 1, token: 7, outcome: Done}),
+			relies: []rely{aStops, {from: 5, until: 5.5, deadline: 15, client: 'B', token: 6}},
+			want:   "not linearizable",
 		},
 
 		{
@@ -343,15 +562,19 @@ func TestCounts(t *testing.T) {
 		{from: 4, to: 5, client: 'B', kind: Acquire, attempt: 1, outcome: Held},
 		{from: 6, to: 7, client: 'A', kind: Renew, token: 5, outcome: Done},
 		{from: 8, to: 9, client: 'A', kind: Release, token: 5, outcome: Done},
+		{from: 10, to: 11, client: 'A', kind: Transfer, token: 6, outcome: Done},
+		{from: 12, to: 13, client: 'O', kind: Break, token: 7, outcome: Done},
+		{from: 14, to: 15, client: 'O', kind: Break, token: 8, now: true, outcome: NotHeld},
 	}, nil)
-	want := Counts{Events: 6, Grants: 1, Refusals: 1, Renewals: 1, Releases: 1, Unanswered: 1}
+	want := Counts{Events: 9, Grants: 1, Refusals: 1, Renewals: 1, Releases: 1, Transfers: 1, Breaks: 1, Unanswered: 1}
 	if got := h.Counts(); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
-// answers is a leases.Session that answers as it is told.
+// answers is a leases.Backend, and its session, that answer as they are told.
 type answers struct {
+	leases.Directory
 	leases.Session
 	grant  leases.Grant
 	err    error
@@ -367,7 +590,11 @@ func (a *answers) Open(_ context.Context, _ leases.ID, on func(leases.Event)) (l
 func (a *answers) Acquire(context.Context, leases.Claim) (leases.Grant, error) { return a.grant, a.err }
 func (a *answers) Withdraw(context.Context, string, leases.ID) error           { return a.err }
 func (a *answers) Release(context.Context, leases.Held) error                  { return a.err }
-func (a *answers) Renew(context.Context, []leases.Held) ([]error, error)       { return a.renews, a.err }
+func (a *answers) Transfer(context.Context, leases.Held, leases.ID) (bool, error) {
+	return a.err == nil, a.err
+}
+
+func (a *answers) Renew(context.Context, []leases.Held) ([]error, error) { return a.renews, a.err }
 
 func TestBackendRecords(t *testing.T) {
 	var now manual
@@ -380,19 +607,26 @@ func TestBackendRecords(t *testing.T) {
 	}
 	now.now = instant(1)
 	s.Acquire(t.Context(), leases.Claim{Name: "x", Attempt: leases.ID{2}, TTL: time.Second})
+	if passed, err := s.Transfer(t.Context(), leases.Held{Name: "z", Token: 9}, leases.ID{4}); !passed || err != nil {
+		t.Errorf("transfer: got %v, %v", passed, err)
+	}
 	a.renews = []error{nil, &leases.NotHeldError{Name: "y"}}
 	s.Renew(t.Context(), []leases.Held{{Name: "x", Token: 7}, {Name: "y", Token: 8}})
 	a.err = errors.Join(leases.ErrUnknownOutcome, context.Canceled)
 	s.Renew(t.Context(), []leases.Held{{Name: "x", Token: 7}})
 	s.Release(t.Context(), leases.Held{Name: "x", Token: 7})
+	if passed, err := s.Transfer(t.Context(), leases.Held{Name: "x", Token: 7}, leases.ID{3}); passed || err != a.err {
+		t.Errorf("transfer: got %v, %v, want %v", passed, err, a.err)
+	}
 	a.err = &leases.UnavailableError{Reason: "testing"}
 	s.Withdraw(t.Context(), "x", leases.ID{2})
 	a.err = &leases.HeldError{Name: "x"}
 	s.Acquire(t.Context(), leases.Claim{Name: "x", Attempt: leases.ID{3}})
 	a.on(leases.Queued{Name: "x", Attempt: leases.ID{3}, Position: 1})
 	a.on(leases.Ended{Held: leases.Held{Name: "x", Token: 7}, Err: &leases.NotHeldError{Name: "x"}})
-	if told != 2 {
-		t.Errorf("told of %d events, want 2", told)
+	a.on(leases.Breaking{Held: leases.Held{Name: "x", Token: 7}})
+	if told != 3 {
+		t.Errorf("told of %d events, want 3", told)
 	}
 
 	type row struct {
@@ -403,10 +637,12 @@ func TestBackendRecords(t *testing.T) {
 	}
 	want := []row{
 		{Acquire, "x", 7, Done},
+		{Transfer, "z", 9, Done},
 		{Renew, "x", 7, Done},
 		{Renew, "y", 8, NotHeld},
 		{Renew, "x", 7, Unknown},
 		{Release, "x", 7, Unknown},
+		{Transfer, "x", 7, Unknown},
 		{Withdraw, "x", 0, Nothing},
 		{Acquire, "x", 0, Held},
 		{Renew, "x", 7, NotHeld},
@@ -420,5 +656,35 @@ func TestBackendRecords(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestBreakIsRecorded(t *testing.T) {
+	var now manual
+	r := NewRecorder(&now)
+	refused := &leases.NotHeldError{Name: "x", Token: 7}
+	for i, answer := range []error{nil, refused, leases.ErrUnknownOutcome} {
+		now.now = instant(float64(i))
+		err := r.Break("x", 7, i == 0, func() error {
+			now.now = instant(float64(i) + 0.5)
+			return answer
+		})
+		if err != answer {
+			t.Errorf("got %v, want %v", err, answer)
+		}
+	}
+	for i, e := range r.History().Events {
+		want := Event{
+			Kind: Break, Client: "operator", Name: "x", Token: 7, Now: i == 0, Outcome: []Outcome{Done, NotHeld, Unknown}[i],
+			Invoke: instant(float64(i)), Return: instant(float64(i) + 0.5), Err: []error{nil, refused, leases.ErrUnknownOutcome}[i],
+			invoked: 2*i + 1, returned: 2*i + 2,
+		}
+		if *e != want {
+			t.Errorf("got %+v, want %+v", *e, want)
+		}
+	}
+	first := r.History().Events[0]
+	if got, want := first.String(), `[0s–500ms] operator: break "x" token 7 now: done`; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }

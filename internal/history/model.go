@@ -17,11 +17,20 @@ import (
 type state struct {
 	attempt, session leases.ID // of the lease; zero: the name is free
 	token            tokens.Token
+	broken           bool         // the lease is renewed no more
+	early            tokens.Token // of a lease that was broken before its holder knew of it
 	last             tokens.Token // the greatest that was granted under the name
 	closed           bool         // the history is over: what had no answer may be without effect
 }
 
-func (s state) free() state { return state{last: s.last, closed: s.closed} }
+func (s state) free() state { return state{early: s.early, last: s.last, closed: s.closed} }
+
+func (s state) grant(r request) state {
+	return state{
+		attempt: r.Attempt, session: r.Session, token: r.Token, broken: r.Token == s.early,
+		early: s.early, last: r.Token, closed: s.closed,
+	}
+}
 
 // request is an event as the model sees it; one without a kind is the end of the
 // history.
@@ -34,6 +43,9 @@ type request struct {
 	// a released token itself: once a greater one is granted, there is nothing
 	// left to end.
 	last tokens.Token
+	// unseen: the Break may have come before the Acquire that told of the grant,
+	// since an earlier copy of that got no answer.
+	unseen bool
 }
 
 // checkLinearizable searches an order of all requests that explains the answers.
@@ -96,12 +108,17 @@ func (r request) String() string {
 // operations translates the events that say something. Acquires without an
 // answer are not among them: nobody relies on what they may have been granted,
 // so anybody may be granted the name over it; they explain refusals alone, see
-// contended. Nor are renewals without an answer, and what had no effect.
+// contended. Nor are renewals without an answer, breaks of leases that nobody
+// was told of, and what had no effect.
 func (h History) operations() []porcupine.Operation {
 	const end = math.MaxInt64 - 1
 	granted := map[leases.ID]tokens.Token{} // the greatest of each attempt
+	asked := map[tokens.Token]int{}         // order of the first Acquire that told of it
 	for _, e := range h.grants() {
 		granted[e.Attempt] = max(granted[e.Attempt], e.Token)
+		if _, ok := asked[e.Token]; !ok {
+			asked[e.Token] = e.invoked
+		}
 	}
 	contended := h.contended()
 	var ops []porcupine.Operation
@@ -117,6 +134,12 @@ func (h History) operations() []porcupine.Operation {
 			if r.last = granted[e.Attempt]; r.last == 0 {
 				continue
 			}
+		case e.Kind == Break:
+			first, ok := asked[e.Token]
+			if !ok {
+				continue
+			}
+			r.unseen = e.invoked < first
 		}
 		returned := int64(e.returned)
 		if e.Outcome == Unknown {
@@ -239,9 +262,13 @@ func step(own map[tokens.Token]*Belief, s state, r request) (bool, state) {
 		if !takeable || r.Token <= s.last {
 			return false, s
 		}
-		return true, state{attempt: r.Attempt, session: r.Session, token: r.Token, last: r.Token, closed: s.closed}
+		return true, s.grant(r)
 	case r.Kind == Acquire: // held by another
 		return s.token != 0 && s.attempt != r.Attempt || takeable && r.contended, s
+	case r.Kind == Break:
+		return breakLease(s, r, takeable)
+	case r.Kind == Renew && mine && s.broken:
+		return r.Outcome == NotHeld, s // it is held nonetheless
 	case r.Outcome == NotHeld:
 		if mine && takeable {
 			return true, s.free()
@@ -253,5 +280,24 @@ func step(own map[tokens.Token]*Belief, s state, r request) (bool, state) {
 		return true, s.free()
 	default: // there is nothing to end
 		return r.Kind == Withdraw && r.Outcome == Done || r.Outcome == Unknown && (s.closed || s.last > r.last), s
+	}
+}
+
+// breakLease is step for an operator's Break. One that finds nothing to break
+// has no effect, whatever its answer.
+func breakLease(s state, r request, takeable bool) (bool, state) {
+	switch held := s.token == r.Token; {
+	case held && r.Outcome == NotHeld:
+		return takeable, s.free()
+	case held && r.Now:
+		return true, s.free()
+	case held:
+		s.broken = true
+		return true, s
+	case r.Token > s.last && r.Outcome != NotHeld:
+		s.early = max(s.early, r.Token)
+		return r.unseen, s
+	default: // it has ended
+		return r.Outcome != Unknown || s.closed, s
 	}
 }

@@ -47,6 +47,14 @@ func (r *Recorder) Begin(e Event) func(o Outcome, t tokens.Token, err error) {
 	}
 }
 
+// Break records a Break that an operator has do carry out, and returns do's error.
+func (r *Recorder) Break(name string, t tokens.Token, now bool, do func() error) error {
+	end := r.Begin(Event{Kind: Break, Client: "operator", Name: name, Token: t, Now: now})
+	err := do()
+	end(OutcomeOf(err), 0, err)
+	return err
+}
+
 // Holding is a belief that lasts until End.
 type Holding struct {
 	r        *Recorder
@@ -173,6 +181,13 @@ func (s *session) Release(ctx context.Context, h leases.Held) error {
 	err := s.Session.Release(ctx, h)
 	end(OutcomeOf(err), 0, err)
 	return err
+}
+
+func (s *session) Transfer(ctx context.Context, h leases.Held, to leases.ID) (bool, error) {
+	end := s.begin(Event{Kind: Transfer, Name: h.Name, Token: h.Token, Attempt: to})
+	passed, err := s.Session.Transfer(ctx, h, to)
+	end(OutcomeOf(err), 0, err)
+	return passed, err
 }
 
 // OutcomeOf says what an error of a leases.Session means.
