@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -28,6 +29,12 @@ type backend struct {
 	withdraw func(ctx context.Context, name string, attempt leases.ID) error
 	renew    func(context.Context, []leases.Held) ([]error, error)
 	release  func(context.Context, leases.Held) error
+	transfer func(context.Context, leases.Held, leases.ID) (bool, error)
+
+	get   func(ctx context.Context, name string) (leases.State, error)
+	list  func(ctx context.Context, prefix, after string, limit int) (leases.Page, error)
+	queue func(ctx context.Context, name string) ([]leases.Waiter, error)
+	watch func(ctx context.Context, prefix string, from leases.Position, on func(leases.Batch) error) error
 
 	mu       sync.Mutex // guards sessions
 	sessions []*backendSession
@@ -46,11 +53,50 @@ func (b *backend) Open(ctx context.Context, id leases.ID, on func(leases.Event))
 	return s, nil
 }
 
+func (b *backend) Get(ctx context.Context, name string) (leases.State, error) {
+	if b.get == nil {
+		return leases.State{}, nil
+	}
+	return b.get(ctx, name)
+}
+
+func (b *backend) List(ctx context.Context, prefix, after string, limit int) (leases.Page, error) {
+	if b.list == nil {
+		return leases.Page{At: leases.Position{Epoch: 1, Revision: 9}}, nil
+	}
+	return b.list(ctx, prefix, after, limit)
+}
+
+func (b *backend) Queue(ctx context.Context, name string) ([]leases.Waiter, error) {
+	if b.queue == nil {
+		return nil, nil
+	}
+	return b.queue(ctx, name)
+}
+
+func (b *backend) Watch(ctx context.Context, prefix string, from leases.Position, on func(leases.Batch) error) error {
+	if b.watch != nil {
+		return b.watch(ctx, prefix, from, on)
+	}
+	if err := on(leases.Batch{At: leases.Position{Epoch: 1, Revision: 9}}); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
 // last is the session that was opened last.
 func (b *backend) last() *backendSession {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.sessions[len(b.sessions)-1]
+}
+
+// opened are all sessions that were opened.
+func (b *backend) opened() []*backendSession {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.sessions)
 }
 
 type backendSession struct {
@@ -97,6 +143,13 @@ func (s *backendSession) Release(ctx context.Context, h leases.Held) error {
 		return nil
 	}
 	return s.release(ctx, h)
+}
+
+func (s *backendSession) Transfer(ctx context.Context, h leases.Held, to leases.ID) (bool, error) {
+	if s.transfer == nil {
+		return true, nil
+	}
+	return s.transfer(ctx, h, to)
 }
 
 func (s *backendSession) Done() <-chan struct{} { return s.done }
@@ -216,8 +269,8 @@ func within[T any](t testing.TB, what string, done <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-done:
-	case <-time.After(10 * time.Second):
-		t.Fatalf("%s: it did not happen within 10 s", what)
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s: it did not happen within 20 s", what)
 	}
 	return v
 }

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/coordd/coordd/leases"
@@ -49,8 +48,12 @@ func (c *conversation) start(call *coorddv1.Call) {
 		if c.occupy(c.returns) {
 			c.serve("Release", call.Id, c.returns, func(r *coorddv1.Reply) { c.release(x.Release, r) })
 		}
+	case *coorddv1.Call_Transfer:
+		if c.occupy(c.returns) {
+			c.serve("Transfer", call.Id, c.returns, func(r *coorddv1.Reply) { c.transfer(x.Transfer, r) })
+		}
 	default:
-		c.refuse(call.Id, &leases.InvalidError{Field: "call", Value: "of a kind that this release does not know", Bounds: "Acquire, Withdraw, Renew or Release"})
+		c.refuse(call.Id, &leases.InvalidError{Field: "call", Value: "of a kind that this release does not know", Bounds: "Acquire, Withdraw, Renew, Release or Transfer"})
 	}
 }
 
@@ -88,18 +91,8 @@ func (c *conversation) serve(method string, id uint64, slot chan struct{}, f fun
 	})
 }
 
-// errClosing is what a client hears of a node that is being closed: it is not
-// the client that is, so it is told to look for another node.
-var errClosing = &leases.UnavailableError{Reason: "the node is closing"}
-
-// callStatus is ToStatus of a call's error. A call that was cut off by the
-// node's closing may have been carried out.
-func callStatus(err error) *coorddv1.Status {
-	if errors.Is(err, leases.ErrClosed) && !errors.Is(err, leases.ErrUnknownOutcome) {
-		err = fmt.Errorf("%w: the node is closing (%v)", leases.ErrUnknownOutcome, err)
-	}
-	return ToStatus(err)
-}
+// callStatus is ToStatus of a call's error.
+func callStatus(err error) *coorddv1.Status { return ToStatus(cutOff(err)) }
 
 func (c *conversation) acquire(a *coorddv1.Acquire, r *coorddv1.Reply) {
 	claim, err := fromAcquire(a)
@@ -124,6 +117,14 @@ func (c *conversation) release(x *coorddv1.Release, r *coorddv1.Reply) {
 	held, err := fromHeld(x.Held)
 	if err == nil {
 		err = c.session.Release(c.ctx, held)
+	}
+	r.Status = callStatus(err)
+}
+
+func (c *conversation) transfer(x *coorddv1.Transfer, r *coorddv1.Reply) {
+	held, to, err := fromTransfer(x)
+	if err == nil {
+		r.Transferred, err = c.session.Transfer(c.ctx, held, to)
 	}
 	r.Status = callStatus(err)
 }

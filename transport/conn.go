@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/coordd/coordd/internal/rules"
@@ -43,6 +42,7 @@ type Conn struct {
 	start  int              // the index in Addrs that a search starts with
 	first  string           // an address that comes before it; empty: none
 	avoid  string           // where the last conversation broke; empty: none did
+	mute   string           // where the last watch broke; empty: none did
 }
 
 var _ leases.Backend = (*Conn)(nil)
@@ -71,8 +71,8 @@ func Dial(cfg DialConfig) (*Conn, error) {
 	return &Conn{cfg: cfg, ctx: ctx, cancel: cancel, links: make(map[string]*link)}, nil
 }
 
-// Close ends all conversations and calls, and waits for their goroutines; so it
-// must not be called by an event's function. It is idempotent.
+// Close ends all conversations, calls and watches, and waits for their
+// goroutines; so it must not be called by the function of an event or a watch. It is idempotent.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	c.cancel(errConnClosed)
@@ -158,15 +158,11 @@ func (c *Conn) Status(ctx context.Context, name string) (*coorddv1.StatusRespons
 	return nil, err
 }
 
-// ask is one node's Status. It fails with ErrUnavailable where there is no
-// answer: to have asked changes nothing.
+// ask is one node's Status.
 func (c *Conn) ask(ctx context.Context, l *link, name string) (*coorddv1.StatusResponse, error) {
 	r, err := coorddv1.NewCoorddClient(l.cc).Status(ctx, &coorddv1.StatusRequest{Name: name})
-	if errors.Is(err, leases.ErrUnknownOutcome) {
-		return nil, &leases.UnavailableError{Reason: strings.TrimPrefix(err.Error(), leases.ErrUnknownOutcome.Error()+": ")}
-	}
 	if err != nil {
-		return nil, err
+		return nil, nothingTold(err)
 	}
 	if id, err := leases.ParseID(r.GetCluster().GetCluster()); err == nil {
 		return r, c.admit(id, false)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 // fast as the node can, so there the stream is read no further until it has been.
 const (
 	maxRenews   = 256
-	maxReturns  = 16384           // releases, withdrawals and refusals
+	maxReturns  = 16384           // releases, transfers, withdrawals and refusals
 	openTime    = 5 * time.Second // from a stream's beginning until it is open
 	answerTime  = 200 * time.Millisecond
 	partingTime = time.Second // for the last message to a client that may not read
@@ -29,32 +28,11 @@ const (
 // errHungUp is how a conversation ends that the client has ended.
 var errHungUp = errors.New("the client has ended the conversation")
 
-// service serves coordd.v1.
-type service struct {
-	coorddv1.UnimplementedCoorddServer
-	sessions    leases.Backend
-	status      func(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error)
-	log         *slog.Logger
-	maxAcquires int            // that one conversation may have unanswered
-	closing     chan struct{}  // closed when the server ends its conversations
-	running     sync.WaitGroup // every goroutine of every conversation
-}
-
-// Status answers about the cluster or a lease.
-func (s *service) Status(ctx context.Context, r *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error) {
-	if r.Name != "" {
-		if err := leases.ValidateName(r.Name); err != nil {
-			return nil, err
-		}
-	}
-	return s.status(ctx, r)
-}
-
-// Session is one conversation, from the first message to the last.
-func (s *service) Session(stream grpc.BidiStreamingServer[coorddv1.SessionRequest, coorddv1.SessionResponse]) error {
+// converse serves one conversation, from the first message to the last.
+func (s *Service) converse(stream grpc.BidiStreamingServer[coorddv1.SessionRequest, coorddv1.SessionResponse]) error {
 	ctx, end := context.WithCancelCause(stream.Context())
 	c := &conversation{
-		service: s, stream: stream, ctx: ctx, end: end,
+		Service: s, stream: stream, ctx: ctx, end: end,
 		first: make(chan *coorddv1.SessionRequest, 1), opened: make(chan struct{}),
 		out:      newOutbox(),
 		acquires: make(chan struct{}, s.maxAcquires), renews: make(chan struct{}, maxRenews), returns: make(chan struct{}, maxReturns),
@@ -77,7 +55,7 @@ func (s *service) Session(stream grpc.BidiStreamingServer[coorddv1.SessionReques
 // conversation is the serving end of a Session stream. Its handler's goroutine
 // waits for the end, one goroutine reads, one writes, and each call has one.
 type conversation struct {
-	*service
+	*Service
 	stream grpc.BidiStreamingServer[coorddv1.SessionRequest, coorddv1.SessionResponse]
 	ctx    context.Context // ends with the conversation; the calls run under it
 	end    context.CancelCauseFunc
@@ -103,7 +81,7 @@ func (c *conversation) open() error {
 	var msg *coorddv1.SessionRequest
 	select {
 	case msg = <-c.first:
-	case <-c.closing:
+	case <-c.closing.Done():
 		return errClosing
 	case <-ctx.Done():
 		if c.ctx.Err() != nil {
@@ -145,7 +123,7 @@ func (c *conversation) beginSession(ctx context.Context, id leases.ID) (s leases
 			s, err = nil, panicked(c.log, "Open", p)
 		}
 	}()
-	s, err = c.sessions.Open(ctx, id, c.out.event)
+	s, err = c.backend.Open(ctx, id, c.out.event)
 	switch {
 	case errors.Is(err, leases.ErrClosed):
 		return nil, errClosing
@@ -173,7 +151,7 @@ func (c *conversation) run() error {
 		}
 		// The backend knows best what became of the calls: it answers them now.
 		c.awaitCalls(answerTime)
-	case <-c.closing:
+	case <-c.closing.Done():
 		err = errClosing
 	case <-c.ctx.Done():
 		err = context.Cause(c.ctx)

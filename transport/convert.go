@@ -76,7 +76,7 @@ func fromWithdraw(w *coorddv1.Withdraw) (string, leases.ID, error) {
 }
 
 func toHeld(h leases.Held) *coorddv1.Held {
-	return &coorddv1.Held{Name: h.Name, Token: uint64(h.Token)}
+	return &coorddv1.Held{Name: text(h.Name, maxDetail), Token: uint64(h.Token)}
 }
 
 func fromHeld(h *coorddv1.Held) (leases.Held, error) {
@@ -96,6 +96,30 @@ func fromRenew(r *coorddv1.Renew) ([]leases.Held, error) {
 		}
 	}
 	return held, nil
+}
+
+func toTransfer(h leases.Held, to leases.ID) *coorddv1.Transfer {
+	return &coorddv1.Transfer{Held: toHeld(h), To: to[:]}
+}
+
+func fromTransfer(t *coorddv1.Transfer) (leases.Held, leases.ID, error) {
+	held, err := fromHeld(t.Held)
+	if err != nil {
+		return held, leases.ID{}, err
+	}
+	to, err := leases.IDFromBytes("to", t.To)
+	if err != nil {
+		return held, to, err
+	}
+	return held, to, heir(to)
+}
+
+// heir checks what names the waiter in a Transfer.
+func heir(to leases.ID) error {
+	if to.IsZero() {
+		return &leases.InvalidError{Field: "to", Value: "none", Bounds: "the waiter's attempt"}
+	}
+	return nil
 }
 
 func toGranted(g leases.Grant) *coorddv1.Granted {
@@ -129,7 +153,9 @@ func toEvent(e leases.Event) *coorddv1.Event {
 	case leases.Queued:
 		return &coorddv1.Event{Event: &coorddv1.Event_Queued{Queued: &coorddv1.Queued{Name: text(e.Name, maxDetail), Attempt: e.Attempt[:], Position: uint32(max(e.Position, 0))}}}
 	case leases.Ended:
-		return &coorddv1.Event{Event: &coorddv1.Event_Ended{Ended: &coorddv1.Ended{Held: &coorddv1.Held{Name: text(e.Held.Name, maxDetail), Token: uint64(e.Held.Token)}, Status: ToStatus(e.Err)}}}
+		return &coorddv1.Event{Event: &coorddv1.Event_Ended{Ended: &coorddv1.Ended{Held: toHeld(e.Held), Status: ToStatus(e.Err)}}}
+	case leases.Breaking:
+		return &coorddv1.Event{Event: &coorddv1.Event_Breaking{Breaking: toHeld(e.Held)}}
 	}
 	return nil
 }
@@ -150,6 +176,12 @@ func fromEvent(e *coorddv1.Event) leases.Event {
 			return nil
 		}
 		return leases.Ended{Held: held, Err: FromStatus(e.GetEnded().Status)}
+	case e.GetBreaking() != nil:
+		held, err := fromHeld(e.GetBreaking())
+		if err != nil {
+			return nil
+		}
+		return leases.Breaking{Held: held}
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -41,6 +40,7 @@ var table = []row{
 	{leases.ErrNotHeld, coorddv1.Code_CODE_NOT_HELD, codes.NotFound, encodeNotHeld, decodeNotHeld},
 	{leases.ErrWrongCluster, coorddv1.Code_CODE_WRONG_CLUSTER, codes.FailedPrecondition, encodeWrongCluster, decodeWrongCluster},
 	{leases.ErrInvalid, coorddv1.Code_CODE_INVALID, codes.InvalidArgument, encodeInvalid, decodeInvalid},
+	{leases.ErrMissed, coorddv1.Code_CODE_MISSED, codes.OutOfRange, encodeMissed, decodeMissed},
 	{leases.ErrExhausted, coorddv1.Code_CODE_EXHAUSTED, codes.ResourceExhausted, encodeExhausted, decodeExhausted},
 	{leases.ErrNotLeader, coorddv1.Code_CODE_NOT_LEADER, codes.FailedPrecondition, encodeNotLeader, decodeNotLeader},
 	{leases.ErrNoQuorum, coorddv1.Code_CODE_NO_QUORUM, codes.Unavailable, nil, nil},
@@ -213,7 +213,7 @@ func encodeHeld(err error, s *coorddv1.Status) {
 		Owner:       toOwner(e.By),
 		SinceUnixMs: toUnixMillis(e.Since),
 		AtMostMs:    millisUp(e.AtMost),
-		Waiters:     uint32(min(max(e.Waiters, 0), math.MaxUint32)),
+		Waiters:     count(e.Waiters),
 	}}
 }
 
@@ -239,11 +239,7 @@ func decodeNotHeld(s *coorddv1.Status) error {
 	if d == nil {
 		return nil
 	}
-	e := &leases.NotHeldError{Name: d.Name, Token: tokens.Token(d.Token), Next: tokens.Token(d.NextToken)}
-	if d.Why >= 0 && d.Why <= coorddv1.Why_WHY_TRANSFERRED {
-		e.Why = leases.Why(d.Why)
-	}
-	return e
+	return &leases.NotHeldError{Name: d.Name, Token: tokens.Token(d.Token), Why: fromWhy(d.Why), Next: tokens.Token(d.NextToken)}
 }
 
 func encodeNotLeader(err error, s *coorddv1.Status) {
@@ -305,6 +301,21 @@ func decodeExhausted(s *coorddv1.Status) error {
 		return nil
 	}
 	return &leases.ExhaustedError{What: d.What, Bound: d.Bound, Flag: d.Flag}
+}
+
+func encodeMissed(err error, s *coorddv1.Status) {
+	var e *leases.MissedError
+	if errors.As(err, &e) {
+		s.Details = &coorddv1.Status_Missed{Missed: &coorddv1.Missed{From: toPosition(e.From), Oldest: toPosition(e.Oldest), Newest: toPosition(e.Newest)}}
+	}
+}
+
+func decodeMissed(s *coorddv1.Status) error {
+	d := s.GetMissed()
+	if d == nil {
+		return nil
+	}
+	return &leases.MissedError{From: fromPosition(d.From), Oldest: fromPosition(d.Oldest), Newest: fromPosition(d.Newest)}
 }
 
 // decodeUnavailable needs no detail: an *UnavailableError is its text.

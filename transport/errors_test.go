@@ -29,6 +29,7 @@ var sentinels = map[string]error{
 	"ErrReleased": leases.ErrReleased, "ErrNotLeader": leases.ErrNotLeader, "ErrNoQuorum": leases.ErrNoQuorum,
 	"ErrUnavailable": leases.ErrUnavailable, "ErrUnknownOutcome": leases.ErrUnknownOutcome, "ErrWrongCluster": leases.ErrWrongCluster,
 	"ErrInvalid": leases.ErrInvalid, "ErrExhausted": leases.ErrExhausted, "ErrClosed": leases.ErrClosed,
+	"ErrMissed": leases.ErrMissed,
 }
 
 // local are the sentinels that end a node, whose clients see it gone.
@@ -51,8 +52,8 @@ func TestEverySentinelIsListed(t *testing.T) {
 			}
 		}
 	}
-	if len(declared) < 13 {
-		t.Errorf("found the sentinels %v in ../leases, want at least 13 of them", declared)
+	if len(declared) < 14 {
+		t.Errorf("found the sentinels %v in ../leases, want at least 14 of them", declared)
 	}
 	for _, name := range declared {
 		if sentinels[name] == nil && local[name] == nil {
@@ -141,6 +142,7 @@ func TestTypedErrorsCrossTheWire(t *testing.T) {
 		&leases.WrongClusterError{Want: leases.NewID()},
 		&leases.InvalidError{Field: "ttl", Value: "2h", Bounds: "from 1s to 5m0s"},
 		&leases.ExhaustedError{What: "waiters for one name", Bound: 1000, Flag: "--max-waiters-per-name"},
+		&leases.MissedError{From: leases.Position{Epoch: 1, Revision: 5}, Oldest: leases.Position{Epoch: 2, Revision: 70}, Newest: leases.Position{Epoch: 3, Revision: 1 << 60}},
 		&transport.InternalError{Reason: "what nobody thought of"},
 	} {
 		for way, got := range overTheWire(t, err) {

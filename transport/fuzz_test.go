@@ -1,10 +1,12 @@
 package transport_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
 	"github.com/coordd/coordd/transport"
 	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 	"github.com/coordd/coordd/transport/mux"
@@ -73,6 +76,7 @@ func FuzzSession(f *testing.F) {
 		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Acquire{Acquire: &coorddv1.Acquire{Name: "a", Attempt: id[:], TtlMs: 5000, WaitMs: 1<<32 - 1}}}),
 		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Withdraw{Withdraw: &coorddv1.Withdraw{Name: "a", Attempt: id[:]}}}),
 		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Release{Release: &coorddv1.Release{}}}),
+		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Transfer{Transfer: &coorddv1.Transfer{Held: &coorddv1.Held{Name: "a", Token: 1}, To: id[:]}}}),
 	} {
 		b, err := proto.Marshal(m)
 		if err != nil {
@@ -114,6 +118,143 @@ func FuzzSession(f *testing.F) {
 			t.Fatalf("the node afterwards: %v", err)
 		}
 	})
+}
+
+// FuzzUnary makes any call with any bytes for its request. It is answered, with
+// the answer or an error of the table, and nothing panics.
+func FuzzUnary(f *testing.F) {
+	service := transport.NewService(transport.ServiceConfig{
+		Backend: &backend{get: func(_ context.Context, name string) (leases.State, error) { return leases.State{Name: name}, nil }},
+		Status: func(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error) {
+			return &coorddv1.StatusResponse{}, nil
+		},
+	})
+	f.Cleanup(func() {
+		if err := service.Close(context.Background()); err != nil {
+			f.Error(err)
+		}
+	})
+	methods := coorddv1.Coordd_ServiceDesc.Methods
+	add := func(method string, r proto.Message) {
+		b, err := proto.Marshal(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for i, m := range methods {
+			if m.MethodName == method {
+				f.Add(uint8(i), b)
+			}
+		}
+	}
+	for _, b := range badRequests() {
+		add(b.method, b.request)
+	}
+	id := leases.NewID().String()
+	add("Acquire", &coorddv1.AcquireRequest{Name: "a", TtlMs: 5000, WaitMs: 1<<32 - 1, Owner: &coorddv1.Owner{Label: "b"}, Attributes: []byte{1}})
+	add("Renew", &coorddv1.RenewRequest{Name: "a", Session: id, Token: 1})
+	add("Transfer", &coorddv1.TransferRequest{Name: "a", Session: id, Token: 1, To: id})
+	f.Fuzz(func(t *testing.T, method uint8, b []byte) {
+		m := methods[int(method)%len(methods)]
+		undecodable := errors.New("no such message")
+		decode := func(r any) error {
+			if proto.Unmarshal(b, r.(proto.Message)) != nil {
+				return undecodable
+			}
+			return nil
+		}
+		resp, err := m.Handler(service, t.Context(), decode, nil)
+		switch {
+		case err == undecodable:
+		case err == nil && resp == nil:
+			t.Errorf("%s: neither answer nor error", m.MethodName)
+		case err != nil && !errors.Is(transport.FromGRPC(err), leases.ErrInvalid):
+			t.Errorf("%s: got %v, want the answer, or what is invalid", m.MethodName, err)
+		}
+	})
+}
+
+// FuzzAnswers: whatever a node answers, a client returns something of a known
+// name and a valid token, or an error.
+func FuzzAnswers(f *testing.F) {
+	node := &answers{}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.ForceServerCodec(anything{}), grpc.UnknownServiceHandler(node.handle))
+	var serving sync.WaitGroup
+	serving.Go(func() { s.Serve(l) })
+	f.Cleanup(func() { s.Stop(); serving.Wait() })
+	c := dial(f, transport.DialConfig{Addrs: []string{l.Addr().String()}})
+	for _, r := range []proto.Message{
+		&coorddv1.GetResponse{Lease: &coorddv1.LeaseStatus{Name: "a", Held: true, Token: 1, Last: &coorddv1.NotHeld{Token: 1, Why: 99}}},
+		&coorddv1.ListResponse{Epoch: 1, Leases: []*coorddv1.LeaseStatus{{Name: "a", Held: true, Token: 1 << 60}}},
+		&coorddv1.QueueResponse{Waiters: []*coorddv1.Waiter{{Attempt: leases.NewID().String(), WaitingMs: 1 << 63}}},
+		&coorddv1.WatchResponse{Revision: 5, Changes: []*coorddv1.Change{{Kind: 300, Name: "a", Token: 1}}},
+	} {
+		b, err := proto.Marshal(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		node.set(b)
+		ctx := timeout(t, 20*time.Second)
+		check := func(name string, token tokens.Token) {
+			if err := (leases.Held{Name: name, Token: token}).Validate(); err != nil {
+				t.Error(err)
+			}
+		}
+		if s, err := c.Get(ctx, "a"); err == nil && s.Held {
+			check(s.Name, s.Token)
+		}
+		if p, err := c.List(ctx, "", "", 1); err == nil {
+			for _, s := range p.Leases {
+				if s.Held {
+					check(s.Name, s.Token)
+				}
+			}
+		}
+		if q, err := c.Queue(ctx, "a"); err == nil {
+			for _, w := range q {
+				if w.Attempt.IsZero() || w.Waiting < 0 {
+					t.Errorf("got the waiter %+v", w)
+				}
+			}
+		}
+		err := c.Watch(ctx, "", leases.Position{}, func(b leases.Batch) error {
+			for _, c := range b.Changes {
+				check(c.Name, c.Token)
+			}
+			return nil
+		})
+		if !errors.Is(err, leases.ErrUnavailable) {
+			t.Errorf("Watch: got %v, want unavailable at the end", err)
+		}
+	})
+}
+
+// answers answers every call with the same bytes.
+type answers struct {
+	mu    sync.Mutex // guards bytes
+	bytes []byte
+}
+
+func (a *answers) set(b []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.bytes = bytes.Clone(b)
+}
+
+func (a *answers) handle(_ any, stream grpc.ServerStream) error {
+	if err := stream.RecvMsg(nil); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	b := a.bytes
+	a.mu.Unlock()
+	return stream.SendMsg(b)
 }
 
 // FuzzStatus: whatever a status says, it becomes an error with a bounded text,

@@ -49,6 +49,8 @@ type link struct {
 	addr   string
 	cc     *grpc.ClientConn
 	failed atomic.Pointer[error]
+	dials  atomic.Uint64
+	known  atomic.Uint64 // the dial whose connection leads to the pinned cluster; 0: none
 
 	users int // guarded by the mu of the Conn that it belongs to
 }
@@ -58,6 +60,7 @@ type link struct {
 func newLink(addr string, t *TLS, n Network, spare time.Duration) (*link, error) {
 	l := &link{addr: addr}
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		l.dials.Add(1)
 		conn, err := mux.Dial(ctx, n.Dial, addr, t.client(), mux.ProtoGRPC)
 		if err != nil {
 			l.failed.Store(&err)

@@ -23,11 +23,12 @@ const (
 // search is one walk over the addresses at which the serving node may be
 // found, each at most once, and what they said.
 type search struct {
-	queue []string // to be tried, in this order, each once
-	avoid string   // where the last conversation broke: tried last
-	tried map[string]bool
-	hints int
-	said  []said
+	wanted string   // for people
+	queue  []string // to be tried, in this order, each once
+	avoid  string   // where the last conversation broke: tried last
+	tried  map[string]bool
+	hints  int
+	said   []said
 }
 
 type said struct {
@@ -36,7 +37,7 @@ type said struct {
 }
 
 func newSearch(addrs []string, first, avoid string) *search {
-	s := &search{avoid: avoid, tried: make(map[string]bool)}
+	s := &search{wanted: "serving node", avoid: avoid, tried: make(map[string]bool)}
 	for _, addr := range addrs {
 		s.add(addr, false)
 	}
@@ -114,7 +115,7 @@ func (s *search) err() error {
 			decisive = a.err
 		}
 	}
-	return &told{"no serving node found: " + strings.Join(lines, "; "), decisive}
+	return &told{"no " + s.wanted + " found: " + strings.Join(lines, "; "), decisive}
 }
 
 func weight(err error) int {
@@ -129,16 +130,30 @@ func weight(err error) int {
 	return 1
 }
 
-// search calls visit for one address after another until it returns nil.
+// search looks for the serving node: it calls visit for one address after
+// another until it returns nil.
 func (c *Conn) search(ctx context.Context, visit func(context.Context, *link, *search) error) error {
+	s := c.newSearch()
+	addr, err := c.walk(ctx, s, visit)
+	switch {
+	case err == nil:
+		c.found(addr)
+	case c.ctx.Err() == nil:
+		c.lost()
+	}
+	return err
+}
+
+// walk calls visit for one address of s after another until it returns nil, and
+// returns for which it did.
+func (c *Conn) walk(ctx context.Context, s *search, visit func(context.Context, *link, *search) error) (addr string, err error) {
 	if !c.enter() {
-		return errConnClosed
+		return "", errConnClosed
 	}
 	defer c.run.Done()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.ctx, func() { cancel(errConnClosed) })()
-	s := c.newSearch()
 	for ctx.Err() == nil {
 		addr, limit, ok := s.next()
 		if !ok {
@@ -154,16 +169,14 @@ func (c *Conn) search(ctx context.Context, visit func(context.Context, *link, *s
 		c.giveBack(l, err != nil && l.spoiled(try.Err() != nil))
 		done()
 		if err == nil {
-			c.found(addr)
-			return nil
+			return addr, nil
 		}
 		s.failed(addr, err)
 	}
 	if c.ctx.Err() != nil {
-		return errConnClosed
+		return "", errConnClosed
 	}
-	c.lost()
-	return s.err()
+	return "", s.err()
 }
 
 // newSearch starts where the last one succeeded, or a leader was named; if that

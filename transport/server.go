@@ -14,7 +14,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
 
 	"github.com/coordd/coordd/leases"
 	peerv1 "github.com/coordd/coordd/transport/api/coordd/peer/v1"
@@ -29,29 +31,32 @@ const (
 	gracefulTime = time.Second
 )
 
-// ServerConfig is what a Server needs; all but TLS and Log is required.
+// ServerConfig is what a Server needs; TLS, Log, Anywhere and Reflection may be
+// left out.
 type ServerConfig struct {
 	Listener net.Listener // owned by the Server from NewServer on
 	TLS      *TLS         // nil: plaintext
 	Log      *slog.Logger // nil: silent
 	// Sessions serves the conversations. Its Open fails where this node does not serve.
 	Sessions leases.Backend
+	// Anywhere is the Service's: see ServiceConfig.
+	Anywhere leases.Backend
 	// Status answers coordd.v1's Status; a name, if there is one, is valid.
 	Status func(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error)
 	Peer   peerv1.PeerServer
 	// AcceptRaft decides on a Raft connection; its error's text is the reason
 	// that the dialer gets. It is called concurrently and must not block.
 	AcceptRaft func(mux.Hello) error
+	Reflection bool // lets tools ask which services and messages there are
 }
 
 // Server serves clients, peers and Raft on one port.
 type Server struct {
 	mux     *mux.Mux
 	grpc    *grpc.Server
-	service *service
+	service *Service
 	log     *slog.Logger
 
-	closing sync.Once
 	serving sync.WaitGroup // the goroutine of grpc.Server.Serve
 }
 
@@ -66,7 +71,7 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	s := &Server{
 		mux:     mux.New(mux.Config{Listener: cfg.Listener, TLS: cfg.TLS.server(), AcceptRaft: cfg.AcceptRaft, Log: cfg.Log}),
-		service: &service{sessions: cfg.Sessions, status: cfg.Status, log: cfg.Log, maxAcquires: maxUnanswered, closing: make(chan struct{})},
+		service: NewService(ServiceConfig{Backend: cfg.Sessions, Anywhere: cfg.Anywhere, Status: cfg.Status, Log: cfg.Log}),
 		log:     cfg.Log,
 		grpc: grpc.NewServer(
 			grpc.Creds(creds),
@@ -81,11 +86,15 @@ func NewServer(cfg ServerConfig) *Server {
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingTolerance, PermitWithoutStream: true}),
 			grpc.WaitForHandlers(true),
 			grpc.UnaryInterceptor(UnaryInterceptor(cfg.Log)),
-			grpc.StreamInterceptor(streamInterceptor(cfg.Log)),
+			grpc.StreamInterceptor(StreamInterceptor(cfg.Log)),
 		),
 	}
 	coorddv1.RegisterCoorddServer(s.grpc, s.service)
 	peerv1.RegisterPeerServer(s.grpc, cfg.Peer)
+	healthv1.RegisterHealthServer(s.grpc, health{closing: s.service.closing})
+	if cfg.Reflection {
+		reflection.Register(s.grpc)
+	}
 	return s
 }
 
@@ -103,13 +112,13 @@ func (s *Server) Start() {
 // Close closes them.
 func (s *Server) Raft() net.Listener { return s.mux.Raft() }
 
-// Close stops accepting, closes the Raft connections, ends every conversation
-// with a status that sends the client to another node, and waits for all that
-// runs, until ctx ends. It is idempotent, also on a Server that was never
+// Close stops accepting, closes the Raft connections, ends conversations,
+// watches and waiting acquires with a status that sends the client to another
+// node, and waits for all that runs, until ctx ends. It is idempotent, also on a Server that was never
 // started. The error tells what had not ended.
 func (s *Server) Close(ctx context.Context) error {
 	err := s.mux.Close()
-	s.closing.Do(func() { close(s.service.closing) })
+	s.service.stop()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -158,12 +167,14 @@ func UnaryInterceptor(log *slog.Logger) grpc.UnaryServerInterceptor {
 	}
 }
 
-func streamInterceptor(log *slog.Logger) grpc.StreamServerInterceptor {
+// StreamInterceptor is UnaryInterceptor for streams.
+func StreamInterceptor(log *slog.Logger) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				err = ToGRPC(panicked(log, info.FullMethod, p))
+				err = panicked(log, info.FullMethod, p)
 			}
+			err = ToGRPC(err)
 		}()
 		return handle(srv, stream)
 	}

@@ -183,6 +183,9 @@ func TestBadCallsAreAnswered(t *testing.T) {
 	renew := func(held ...*coorddv1.Held) *coorddv1.Call {
 		return &coorddv1.Call{Call: &coorddv1.Call_Renew{Renew: &coorddv1.Renew{Held: held}}}
 	}
+	transfer := func(held *coorddv1.Held, to []byte) *coorddv1.Call {
+		return &coorddv1.Call{Call: &coorddv1.Call_Transfer{Transfer: &coorddv1.Transfer{Held: held, To: to}}}
+	}
 	cases := []struct {
 		name, field string
 		call        *coorddv1.Call
@@ -204,6 +207,10 @@ func TestBadCallsAreAnswered(t *testing.T) {
 		{"a renewal without a token", "token", renew(&coorddv1.Held{Name: "a"})},
 		{"a token out of range", "token", renew(&coorddv1.Held{Name: "a", Token: uint64(tokens.Max) + 1})},
 		{"a release of nothing", "name", &coorddv1.Call{Call: &coorddv1.Call_Release{Release: &coorddv1.Release{}}}},
+		{"a transfer of nothing", "name", transfer(nil, id)},
+		{"a transfer without a token", "token", transfer(&coorddv1.Held{Name: "a"}, id)},
+		{"a transfer to nobody", "to", transfer(&coorddv1.Held{Name: "a", Token: 1}, nil)},
+		{"a transfer to zeros", "to", transfer(&coorddv1.Held{Name: "a", Token: 1}, make([]byte, 16))},
 		{"a withdrawal of nothing", "attempt", &coorddv1.Call{Call: &coorddv1.Call_Withdraw{Withdraw: &coorddv1.Withdraw{Name: "a"}}}},
 		{"a withdrawal without a name", "name", &coorddv1.Call{Call: &coorddv1.Call_Withdraw{Withdraw: &coorddv1.Withdraw{Attempt: id}}}},
 		{"a call of no kind", "call", &coorddv1.Call{}},

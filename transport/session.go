@@ -164,6 +164,21 @@ func (s *session) Release(ctx context.Context, h leases.Held) error {
 	return err
 }
 
+// Transfer is described at leases.Session.
+func (s *session) Transfer(ctx context.Context, h leases.Held, to leases.ID) (bool, error) {
+	if err := h.Validate(); err != nil {
+		return false, err
+	}
+	if err := heir(to); err != nil {
+		return false, err
+	}
+	r, err := s.do(ctx, &coorddv1.Call{Call: &coorddv1.Call_Transfer{Transfer: toTransfer(h, to)}})
+	if err != nil {
+		return false, err
+	}
+	return r.Transferred, nil
+}
+
 // Renew is described at leases.Session. More leases than one call carries go in
 // several, and if one of these fails nothing is known of any.
 func (s *session) Renew(ctx context.Context, held []leases.Held) ([]error, error) {

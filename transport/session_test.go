@@ -51,6 +51,13 @@ func TestConversation(t *testing.T) {
 		}
 		return lost
 	}
+	heir := leases.NewID()
+	b.transfer = func(_ context.Context, h leases.Held, to leases.ID) (bool, error) {
+		if to != heir {
+			return false, lost
+		}
+		return h == held, nil
+	}
 	events := make(chan leases.Event, 10)
 	s := open(t, func(e leases.Event) { events <- e }, serve(t, b).addr)
 
@@ -73,6 +80,18 @@ func TestConversation(t *testing.T) {
 	}
 	if err := s.Release(ctx, held); !reflect.DeepEqual(err, error(lost)) {
 		t.Errorf("Release: got %v, want %v", err, lost)
+	}
+	for h, want := range map[leases.Held]bool{held: true, {Name: "other", Token: 5}: false} {
+		if transferred, err := s.Transfer(ctx, h, heir); transferred != want || err != nil {
+			t.Errorf("Transfer of %v: got %v, %v, want %v", h, transferred, err, want)
+		}
+	}
+	if transferred, err := s.Transfer(ctx, held, leases.NewID()); transferred || !reflect.DeepEqual(err, error(lost)) {
+		t.Errorf("Transfer that fails: got %v, %v, want %v", transferred, err, lost)
+	}
+	b.last().on(leases.Breaking{Held: held})
+	if got, want := within(t, "the event", events), (leases.Breaking{Held: held}); got != want {
+		t.Errorf("got the event %+v, want %+v", got, want)
 	}
 	b.last().on(leases.Ended{Held: held, Err: lost})
 	if got, want := within(t, "the event", events), (leases.Ended{Held: held, Err: lost}); !reflect.DeepEqual(got, leases.Event(want)) {
@@ -181,6 +200,9 @@ func TestAThousandWaitingAcquiresHoldNothingUp(t *testing.T) {
 		if err := s.Release(ctx, held); err != nil {
 			t.Errorf("Release: %v", err)
 		}
+		if _, err := s.Transfer(ctx, held, leases.NewID()); err != nil {
+			t.Errorf("Transfer: %v", err)
+		}
 	}
 	s.Close()
 	for range 1000 {
@@ -273,7 +295,9 @@ func TestBadValuesNeverLeave(t *testing.T) {
 	_, e3 := s.Renew(ctx, []leases.Held{{Name: "@a", Token: 1}})
 	e4 := s.Withdraw(ctx, "a", leases.ID{})
 	e5 := s.Release(ctx, leases.Held{Name: "a"})
-	for i, err := range []error{e1, e2, e3, e4, e5} {
+	_, e6 := s.Transfer(ctx, leases.Held{Name: "a"}, leases.NewID())
+	_, e7 := s.Transfer(ctx, leases.Held{Name: "a", Token: 1}, leases.ID{})
+	for i, err := range []error{e1, e2, e3, e4, e5, e6, e7} {
 		if invalid := (*leases.InvalidError)(nil); !errors.As(err, &invalid) || invalid.Bounds == "" {
 			t.Errorf("case %d: got %v, want an invalid error with its bounds", i+1, err)
 		}

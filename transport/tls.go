@@ -124,22 +124,16 @@ type keyPair struct {
 
 	mu     sync.Mutex // guards what follows
 	loaded *tls.Certificate
-	read   [2]version // of the files when they were last read, whatever came of it
-	failed error      // of that reading
-}
-
-// version is what shows that a file has changed.
-type version struct {
-	modified time.Time
-	size     int64
+	read   [2]os.FileInfo // of the files when they were last read, whatever came of it; nil: there was none
+	failed error          // of that reading
 }
 
 // current returns the files' certificate, or the last good one.
 func (k *keyPair) current() (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := [2]version{versionOf(k.certFile), versionOf(k.keyFile)}
-	if now != k.read || k.loaded == nil {
+	now := [2]os.FileInfo{stat(k.certFile), stat(k.keyFile)}
+	if !unchanged(k.read[0], now[0]) || !unchanged(k.read[1], now[1]) || k.loaded == nil {
 		k.read = now
 		var cert *tls.Certificate
 		if cert, k.failed = readKeyPair(k.certFile, k.keyFile); k.failed == nil {
@@ -158,12 +152,22 @@ func (k *keyPair) current() (*tls.Certificate, error) {
 	return k.loaded, nil
 }
 
-func versionOf(file string) version {
+// stat returns nil where there is no file.
+func stat(file string) os.FileInfo {
 	info, err := os.Stat(file)
 	if err != nil {
-		return version{}
+		return nil
 	}
-	return version{info.ModTime(), info.Size()}
+	return info
+}
+
+// unchanged reports whether a name still stands for the same file. One that was
+// put in its place may be as long and, as clocks of file systems go, as old.
+func unchanged(before, now os.FileInfo) bool {
+	if before == nil || now == nil {
+		return before == nil && now == nil
+	}
+	return os.SameFile(before, now) && before.ModTime().Equal(now.ModTime()) && before.Size() == now.Size()
 }
 
 func readKeyPair(certFile, keyFile string) (*tls.Certificate, error) {

@@ -3,10 +3,15 @@ package transport_test
 import (
 	"context"
 	"errors"
+	"io"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/transport"
@@ -81,23 +86,76 @@ func TestSilenceEndsTheStream(t *testing.T) {
 	})
 }
 
+// A client that asks as often as Conn does whether the node is still there is
+// not sent away, with a stream or without one; one that asks all the time is.
+func TestPingsAreTolerated(t *testing.T) {
+	for every, want := range map[time.Duration]bool{transport.ClientPing: true, 100 * time.Millisecond: false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := faults.New(1)
+			defer serveOn(t, f.Host("n1"), &backend{})()
+			conn, err := f.Host("client").Dial(t.Context(), "n1:7420")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			io.WriteString(conn, http2.ClientPreface)
+			framer := http2.NewFramer(conn, conn)
+			framer.WriteSettings()
+			next := time.Now().Add(every) // whatever the node sends: its own pings would keep a gRPC client from asking
+			for answered := 0; answered < 100; {
+				conn.SetReadDeadline(next)
+				frame, err := framer.ReadFrame()
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					framer.WritePing(false, [8]byte{1})
+					next = next.Add(every)
+					continue
+				}
+				_, goAway := frame.(*http2.GoAwayFrame)
+				if err != nil || goAway {
+					if want {
+						t.Errorf("asked every %v, the node sent %v, %v after %d answers", every, frame, err, answered)
+					}
+					return
+				}
+				if ping, ok := frame.(*http2.PingFrame); ok && ping.IsAck() {
+					answered++
+				} else if ok {
+					framer.WritePing(true, ping.Data)
+				}
+			}
+			if !want {
+				t.Errorf("the node can be asked every %v", every)
+			}
+		})
+	}
+}
+
 // serveOn runs a server on a host until the returned function is called.
-func serveOn(t *testing.T, h *faults.Host, b *backend) (stop func()) {
+// Each change is applied to its configuration before.
+func serveOn(t *testing.T, h *faults.Host, b *backend, changes ...func(*transport.ServerConfig)) (stop func()) {
 	t.Helper()
 	l, err := h.Listen(t.Context(), h.Name()+":7420")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := transport.NewServer(transport.ServerConfig{
+	cfg := transport.ServerConfig{
 		Listener: l, Sessions: b, Peer: peers{}, AcceptRaft: func(mux.Hello) error { return nil },
 		Status: func(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error) {
 			return nil, leases.ErrUnavailable
 		},
-	})
+	}
+	for _, change := range changes {
+		change(&cfg)
+	}
+	s := transport.NewServer(cfg)
 	s.Start()
 	return func() {
 		if err := s.Close(t.Context()); err != nil {
 			t.Errorf("closing %s: %v", h.Name(), err)
 		}
 	}
+}
+
+func logTo(log *lockedBuffer) func(*transport.ServerConfig) {
+	return func(cfg *transport.ServerConfig) { cfg.Log = slog.New(slog.NewTextHandler(log, nil)) }
 }

@@ -23,6 +23,67 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ChangeKind int32
+
+const (
+	ChangeKind_CHANGE_KIND_UNSPECIFIED ChangeKind = 0
+	ChangeKind_CHANGE_KIND_GRANTED     ChangeKind = 1
+	ChangeKind_CHANGE_KIND_RELEASED    ChangeKind = 2
+	ChangeKind_CHANGE_KIND_EXPIRED     ChangeKind = 3
+	ChangeKind_CHANGE_KIND_WITHDRAWN   ChangeKind = 4
+	ChangeKind_CHANGE_KIND_BROKEN      ChangeKind = 5 // not free yet: its holder may believe in it for a while
+	ChangeKind_CHANGE_KIND_TRANSFERRED ChangeKind = 6
+)
+
+// Enum value maps for ChangeKind.
+var (
+	ChangeKind_name = map[int32]string{
+		0: "CHANGE_KIND_UNSPECIFIED",
+		1: "CHANGE_KIND_GRANTED",
+		2: "CHANGE_KIND_RELEASED",
+		3: "CHANGE_KIND_EXPIRED",
+		4: "CHANGE_KIND_WITHDRAWN",
+		5: "CHANGE_KIND_BROKEN",
+		6: "CHANGE_KIND_TRANSFERRED",
+	}
+	ChangeKind_value = map[string]int32{
+		"CHANGE_KIND_UNSPECIFIED": 0,
+		"CHANGE_KIND_GRANTED":     1,
+		"CHANGE_KIND_RELEASED":    2,
+		"CHANGE_KIND_EXPIRED":     3,
+		"CHANGE_KIND_WITHDRAWN":   4,
+		"CHANGE_KIND_BROKEN":      5,
+		"CHANGE_KIND_TRANSFERRED": 6,
+	}
+)
+
+func (x ChangeKind) Enum() *ChangeKind {
+	p := new(ChangeKind)
+	*p = x
+	return p
+}
+
+func (x ChangeKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ChangeKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_coordd_v1_coordd_proto_enumTypes[0].Descriptor()
+}
+
+func (ChangeKind) Type() protoreflect.EnumType {
+	return &file_coordd_v1_coordd_proto_enumTypes[0]
+}
+
+func (x ChangeKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ChangeKind.Descriptor instead.
+func (ChangeKind) EnumDescriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{0}
+}
+
 type Code int32
 
 const (
@@ -41,6 +102,7 @@ const (
 	Code_CODE_EXPIRED         Code = 12
 	Code_CODE_RELEASED        Code = 13
 	Code_CODE_INTERNAL        Code = 14
+	Code_CODE_MISSED          Code = 15
 )
 
 // Enum value maps for Code.
@@ -61,6 +123,7 @@ var (
 		12: "CODE_EXPIRED",
 		13: "CODE_RELEASED",
 		14: "CODE_INTERNAL",
+		15: "CODE_MISSED",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":     0,
@@ -78,6 +141,7 @@ var (
 		"CODE_EXPIRED":         12,
 		"CODE_RELEASED":        13,
 		"CODE_INTERNAL":        14,
+		"CODE_MISSED":          15,
 	}
 )
 
@@ -92,11 +156,11 @@ func (x Code) String() string {
 }
 
 func (Code) Descriptor() protoreflect.EnumDescriptor {
-	return file_coordd_v1_coordd_proto_enumTypes[0].Descriptor()
+	return file_coordd_v1_coordd_proto_enumTypes[1].Descriptor()
 }
 
 func (Code) Type() protoreflect.EnumType {
-	return &file_coordd_v1_coordd_proto_enumTypes[0]
+	return &file_coordd_v1_coordd_proto_enumTypes[1]
 }
 
 func (x Code) Number() protoreflect.EnumNumber {
@@ -105,7 +169,7 @@ func (x Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Code.Descriptor instead.
 func (Code) EnumDescriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{0}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{1}
 }
 
 type Why int32
@@ -150,11 +214,11 @@ func (x Why) String() string {
 }
 
 func (Why) Descriptor() protoreflect.EnumDescriptor {
-	return file_coordd_v1_coordd_proto_enumTypes[1].Descriptor()
+	return file_coordd_v1_coordd_proto_enumTypes[2].Descriptor()
 }
 
 func (Why) Type() protoreflect.EnumType {
-	return &file_coordd_v1_coordd_proto_enumTypes[1]
+	return &file_coordd_v1_coordd_proto_enumTypes[2]
 }
 
 func (x Why) Number() protoreflect.EnumNumber {
@@ -163,7 +227,1199 @@ func (x Why) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Why.Descriptor instead.
 func (Why) EnumDescriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{2}
+}
+
+type AcquireRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Session       string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`              // who asks; empty: the node draws one, or derives it from the attempt where there is one
+	Attempt       string                 `protobuf:"bytes,3,opt,name=attempt,proto3" json:"attempt,omitempty"`              // drawn at random for this one acquire and its repeats; empty: the node draws it
+	TtlMs         uint32                 `protobuf:"varint,4,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`    // 1000 to 300000
+	WaitMs        uint32                 `protobuf:"varint,5,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // 0: do not queue; 2^32-1: without limit
+	Owner         *Owner                 `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
+	Attributes    []byte                 `protobuf:"bytes,7,opt,name=attributes,proto3" json:"attributes,omitempty"` // at most 512 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcquireRequest) Reset() {
+	*x = AcquireRequest{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcquireRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcquireRequest) ProtoMessage() {}
+
+func (x *AcquireRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcquireRequest.ProtoReflect.Descriptor instead.
+func (*AcquireRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *AcquireRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AcquireRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *AcquireRequest) GetAttempt() string {
+	if x != nil {
+		return x.Attempt
+	}
+	return ""
+}
+
+func (x *AcquireRequest) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *AcquireRequest) GetWaitMs() uint32 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+func (x *AcquireRequest) GetOwner() *Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *AcquireRequest) GetAttributes() []byte {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+type AcquireResponse struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Name             string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Session          string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	Attempt          string                 `protobuf:"bytes,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Token            uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
+	TtlMs            uint32                 `protobuf:"varint,5,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	AcquiredAtUnixMs int64                  `protobuf:"varint,6,opt,name=acquired_at_unix_ms,json=acquiredAtUnixMs,proto3" json:"acquired_at_unix_ms,omitempty"` // for people only
+	Waited           bool                   `protobuf:"varint,7,opt,name=waited,proto3" json:"waited,omitempty"`                                                 // confirm by a Renew before believing in it
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *AcquireResponse) Reset() {
+	*x = AcquireResponse{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcquireResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcquireResponse) ProtoMessage() {}
+
+func (x *AcquireResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcquireResponse.ProtoReflect.Descriptor instead.
+func (*AcquireResponse) Descriptor() ([]byte, []int) {
 	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AcquireResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AcquireResponse) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *AcquireResponse) GetAttempt() string {
+	if x != nil {
+		return x.Attempt
+	}
+	return ""
+}
+
+func (x *AcquireResponse) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *AcquireResponse) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *AcquireResponse) GetAcquiredAtUnixMs() int64 {
+	if x != nil {
+		return x.AcquiredAtUnixMs
+	}
+	return 0
+}
+
+func (x *AcquireResponse) GetWaited() bool {
+	if x != nil {
+		return x.Waited
+	}
+	return false
+}
+
+type WithdrawRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Session       string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	Attempt       string                 `protobuf:"bytes,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawRequest) Reset() {
+	*x = WithdrawRequest{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawRequest) ProtoMessage() {}
+
+func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawRequest.ProtoReflect.Descriptor instead.
+func (*WithdrawRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *WithdrawRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WithdrawRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *WithdrawRequest) GetAttempt() string {
+	if x != nil {
+		return x.Attempt
+	}
+	return ""
+}
+
+type WithdrawResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawResponse) Reset() {
+	*x = WithdrawResponse{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawResponse) ProtoMessage() {}
+
+func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawResponse.ProtoReflect.Descriptor instead.
+func (*WithdrawResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{3}
+}
+
+type RenewRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Session       string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewRequest) Reset() {
+	*x = RenewRequest{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest) ProtoMessage() {}
+
+func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
+func (*RenewRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RenewRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RenewRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *RenewRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+type RenewResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewResponse) Reset() {
+	*x = RenewResponse{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewResponse) ProtoMessage() {}
+
+func (x *RenewResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
+func (*RenewResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{5}
+}
+
+type ReleaseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Session       string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseRequest) Reset() {
+	*x = ReleaseRequest{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseRequest) ProtoMessage() {}
+
+func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReleaseRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReleaseRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *ReleaseRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+type ReleaseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseResponse) Reset() {
+	*x = ReleaseResponse{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseResponse) ProtoMessage() {}
+
+func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{7}
+}
+
+type TransferRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Session       string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	To            string                 `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"` // attempt of the waiter, as Queue tells it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferRequest) Reset() {
+	*x = TransferRequest{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferRequest) ProtoMessage() {}
+
+func (x *TransferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
+func (*TransferRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TransferRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TransferRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *TransferRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *TransferRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+type TransferResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Transferred   bool                   `protobuf:"varint,1,opt,name=transferred,proto3" json:"transferred,omitempty"` // false: it was a plain release
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferResponse) Reset() {
+	*x = TransferResponse{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferResponse) ProtoMessage() {}
+
+func (x *TransferResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferResponse.ProtoReflect.Descriptor instead.
+func (*TransferResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TransferResponse) GetTransferred() bool {
+	if x != nil {
+		return x.Transferred
+	}
+	return false
+}
+
+type GetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRequest) Reset() {
+	*x = GetRequest{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRequest) ProtoMessage() {}
+
+func (x *GetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
+func (*GetRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *GetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type GetResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lease         *LeaseStatus           `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetResponse) Reset() {
+	*x = GetResponse{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetResponse) ProtoMessage() {}
+
+func (x *GetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
+func (*GetResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GetResponse) GetLease() *LeaseStatus {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
+type ListRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Prefix        string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"` // empty: all names
+	After         string                 `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`   // list names that come after this one: next of the page before
+	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`  // 1 to 1000; 0: 100
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRequest) Reset() {
+	*x = ListRequest{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRequest) ProtoMessage() {}
+
+func (x *ListRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
+func (*ListRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *ListRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // with revision: where to watch from
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Leases        []*LeaseStatus         `protobuf:"bytes,3,rep,name=leases,proto3" json:"leases,omitempty"` // without waiters and last
+	Next          string                 `protobuf:"bytes,4,opt,name=next,proto3" json:"next,omitempty"`     // empty: this is the last page
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListResponse) Reset() {
+	*x = ListResponse{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListResponse) ProtoMessage() {}
+
+func (x *ListResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
+func (*ListResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListResponse) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ListResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ListResponse) GetLeases() []*LeaseStatus {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+func (x *ListResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+type QueueRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueRequest) Reset() {
+	*x = QueueRequest{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueRequest) ProtoMessage() {}
+
+func (x *QueueRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueRequest.ProtoReflect.Descriptor instead.
+func (*QueueRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *QueueRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type QueueResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Waiters       []*Waiter              `protobuf:"bytes,1,rep,name=waiters,proto3" json:"waiters,omitempty"` // at most the first 8192
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueResponse) Reset() {
+	*x = QueueResponse{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueResponse) ProtoMessage() {}
+
+func (x *QueueResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueResponse.ProtoReflect.Descriptor instead.
+func (*QueueResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *QueueResponse) GetWaiters() []*Waiter {
+	if x != nil {
+		return x.Waiters
+	}
+	return nil
+}
+
+type Waiter struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Position      uint32                 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"` // 1 is the next in turn
+	Attempt       string                 `protobuf:"bytes,2,opt,name=attempt,proto3" json:"attempt,omitempty"`    // names it in a Transfer
+	Owner         *Owner                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	WaitingMs     uint64                 `protobuf:"varint,4,opt,name=waiting_ms,json=waitingMs,proto3" json:"waiting_ms,omitempty"` // for how long, as far as this leader knows
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Waiter) Reset() {
+	*x = Waiter{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Waiter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Waiter) ProtoMessage() {}
+
+func (x *Waiter) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Waiter.ProtoReflect.Descriptor instead.
+func (*Waiter) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Waiter) GetPosition() uint32 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *Waiter) GetAttempt() string {
+	if x != nil {
+		return x.Attempt
+	}
+	return ""
+}
+
+func (x *Waiter) GetOwner() *Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *Waiter) GetWaitingMs() uint64 {
+	if x != nil {
+		return x.WaitingMs
+	}
+	return 0
+}
+
+type WatchRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Prefix        string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"` // empty: all names
+	Epoch         uint32                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`  // with revision: where to begin; both 0: from now on
+	Revision      uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRequest) Reset() {
+	*x = WatchRequest{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRequest) ProtoMessage() {}
+
+func (x *WatchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
+func (*WatchRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *WatchRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *WatchRequest) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type WatchResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // with revision: where to go on from
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Changes       []*Change              `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchResponse) Reset() {
+	*x = WatchResponse{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchResponse) ProtoMessage() {}
+
+func (x *WatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
+func (*WatchResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *WatchResponse) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *WatchResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *WatchResponse) GetChanges() []*Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type Change struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Revision         uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // ops applied since birth, this one included
+	Kind             ChangeKind             `protobuf:"varint,2,opt,name=kind,proto3,enum=coordd.v1.ChangeKind" json:"kind,omitempty"`
+	Name             string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Token            uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`                          // of the lease that was granted, broken or has ended
+	NextToken        uint64                 `protobuf:"varint,5,opt,name=next_token,json=nextToken,proto3" json:"next_token,omitempty"` // of the new lease, where it was transferred
+	Free             bool                   `protobuf:"varint,6,opt,name=free,proto3" json:"free,omitempty"`                            // the name is free now
+	Owner            *Owner                 `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`                           // of the lease; where it was transferred, of the new one, and so what follows
+	TtlMs            uint32                 `protobuf:"varint,8,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	Attributes       []byte                 `protobuf:"bytes,9,opt,name=attributes,proto3" json:"attributes,omitempty"`
+	AcquiredAtUnixMs int64                  `protobuf:"varint,10,opt,name=acquired_at_unix_ms,json=acquiredAtUnixMs,proto3" json:"acquired_at_unix_ms,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Change) Reset() {
+	*x = Change{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Change) ProtoMessage() {}
+
+func (x *Change) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Change.ProtoReflect.Descriptor instead.
+func (*Change) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Change) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Change) GetKind() ChangeKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ChangeKind_CHANGE_KIND_UNSPECIFIED
+}
+
+func (x *Change) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Change) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *Change) GetNextToken() uint64 {
+	if x != nil {
+		return x.NextToken
+	}
+	return 0
+}
+
+func (x *Change) GetFree() bool {
+	if x != nil {
+		return x.Free
+	}
+	return false
+}
+
+func (x *Change) GetOwner() *Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *Change) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *Change) GetAttributes() []byte {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+func (x *Change) GetAcquiredAtUnixMs() int64 {
+	if x != nil {
+		return x.AcquiredAtUnixMs
+	}
+	return 0
 }
 
 type SessionRequest struct {
@@ -176,7 +1432,7 @@ type SessionRequest struct {
 
 func (x *SessionRequest) Reset() {
 	*x = SessionRequest{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[0]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -188,7 +1444,7 @@ func (x *SessionRequest) String() string {
 func (*SessionRequest) ProtoMessage() {}
 
 func (x *SessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[0]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -201,7 +1457,7 @@ func (x *SessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
 func (*SessionRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{0}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SessionRequest) GetOpen() *Open {
@@ -231,7 +1487,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[1]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -243,7 +1499,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[1]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -256,7 +1512,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{1}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SessionResponse) GetStatus() *Status {
@@ -297,7 +1553,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[2]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +1565,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[2]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +1578,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{2}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Open) GetSession() []byte {
@@ -352,7 +1608,7 @@ type Opened struct {
 
 func (x *Opened) Reset() {
 	*x = Opened{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[3]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -364,7 +1620,7 @@ func (x *Opened) String() string {
 func (*Opened) ProtoMessage() {}
 
 func (x *Opened) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[3]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -377,7 +1633,7 @@ func (x *Opened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Opened.ProtoReflect.Descriptor instead.
 func (*Opened) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{3}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Opened) GetCluster() []byte {
@@ -424,6 +1680,7 @@ type Call struct {
 	//	*Call_Withdraw
 	//	*Call_Renew
 	//	*Call_Release
+	//	*Call_Transfer
 	Call          isCall_Call `protobuf_oneof:"call"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -431,7 +1688,7 @@ type Call struct {
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[4]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +1700,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[4]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +1713,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{4}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Call) GetId() uint64 {
@@ -509,6 +1766,15 @@ func (x *Call) GetRelease() *Release {
 	return nil
 }
 
+func (x *Call) GetTransfer() *Transfer {
+	if x != nil {
+		if x, ok := x.Call.(*Call_Transfer); ok {
+			return x.Transfer
+		}
+	}
+	return nil
+}
+
 type isCall_Call interface {
 	isCall_Call()
 }
@@ -529,6 +1795,10 @@ type Call_Release struct {
 	Release *Release `protobuf:"bytes,5,opt,name=release,proto3,oneof"`
 }
 
+type Call_Transfer struct {
+	Transfer *Transfer `protobuf:"bytes,6,opt,name=transfer,proto3,oneof"`
+}
+
 func (*Call_Acquire) isCall_Call() {}
 
 func (*Call_Withdraw) isCall_Call() {}
@@ -537,19 +1807,22 @@ func (*Call_Renew) isCall_Call() {}
 
 func (*Call_Release) isCall_Call() {}
 
+func (*Call_Transfer) isCall_Call() {}
+
 type Reply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`   // OK where absent
-	Granted       *Granted               `protobuf:"bytes,3,opt,name=granted,proto3" json:"granted,omitempty"` // of an Acquire
-	Renewed       []*Status              `protobuf:"bytes,4,rep,name=renewed,proto3" json:"renewed,omitempty"` // of a Renew: one per lease, in their order
+	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`            // OK where absent
+	Granted       *Granted               `protobuf:"bytes,3,opt,name=granted,proto3" json:"granted,omitempty"`          // of an Acquire
+	Renewed       []*Status              `protobuf:"bytes,4,rep,name=renewed,proto3" json:"renewed,omitempty"`          // of a Renew: one per lease, in their order
+	Transferred   bool                   `protobuf:"varint,5,opt,name=transferred,proto3" json:"transferred,omitempty"` // of a Transfer; false: it was a plain release
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[5]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -561,7 +1834,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[5]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -574,7 +1847,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{5}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Reply) GetId() uint64 {
@@ -605,6 +1878,13 @@ func (x *Reply) GetRenewed() []*Status {
 	return nil
 }
 
+func (x *Reply) GetTransferred() bool {
+	if x != nil {
+		return x.Transferred
+	}
+	return false
+}
+
 type Owner struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Label         string                 `protobuf:"bytes,1,opt,name=label,proto3" json:"label,omitempty"`
@@ -617,7 +1897,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[6]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +1909,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[6]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +1922,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{6}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Owner) GetLabel() string {
@@ -687,7 +1967,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[7]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +1979,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[7]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +1992,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{7}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Acquire) GetName() string {
@@ -767,7 +2047,7 @@ type Withdraw struct {
 
 func (x *Withdraw) Reset() {
 	*x = Withdraw{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[8]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -779,7 +2059,7 @@ func (x *Withdraw) String() string {
 func (*Withdraw) ProtoMessage() {}
 
 func (x *Withdraw) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[8]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -792,7 +2072,7 @@ func (x *Withdraw) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Withdraw.ProtoReflect.Descriptor instead.
 func (*Withdraw) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{8}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Withdraw) GetName() string {
@@ -819,7 +2099,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[9]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +2111,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[9]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +2124,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{9}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Held) GetName() string {
@@ -870,7 +2150,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[10]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +2162,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[10]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +2175,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{10}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Renew) GetHeld() []*Held {
@@ -914,7 +2194,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[11]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +2206,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[11]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,12 +2219,64 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{11}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Release) GetHeld() *Held {
 	if x != nil {
 		return x.Held
+	}
+	return nil
+}
+
+type Transfer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Held          *Held                  `protobuf:"bytes,1,opt,name=held,proto3" json:"held,omitempty"`
+	To            []byte                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"` // attempt of the waiter
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Transfer) Reset() {
+	*x = Transfer{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transfer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transfer) ProtoMessage() {}
+
+func (x *Transfer) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
+func (*Transfer) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Transfer) GetHeld() *Held {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *Transfer) GetTo() []byte {
+	if x != nil {
+		return x.To
 	}
 	return nil
 }
@@ -960,7 +2292,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[12]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +2304,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[12]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +2317,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{12}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Granted) GetToken() uint64 {
@@ -1015,6 +2347,7 @@ type Event struct {
 	//
 	//	*Event_Queued
 	//	*Event_Ended
+	//	*Event_Breaking
 	Event         isEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1022,7 +2355,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[13]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +2367,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[13]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +2380,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{13}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Event) GetEvent() isEvent_Event {
@@ -1075,6 +2408,15 @@ func (x *Event) GetEnded() *Ended {
 	return nil
 }
 
+func (x *Event) GetBreaking() *Held {
+	if x != nil {
+		if x, ok := x.Event.(*Event_Breaking); ok {
+			return x.Breaking
+		}
+	}
+	return nil
+}
+
 type isEvent_Event interface {
 	isEvent_Event()
 }
@@ -1087,9 +2429,15 @@ type Event_Ended struct {
 	Ended *Ended `protobuf:"bytes,2,opt,name=ended,proto3,oneof"`
 }
 
+type Event_Breaking struct {
+	Breaking *Held `protobuf:"bytes,3,opt,name=breaking,proto3,oneof"` // an operator has broken it: stop, and release it
+}
+
 func (*Event_Queued) isEvent_Event() {}
 
 func (*Event_Ended) isEvent_Event() {}
+
+func (*Event_Breaking) isEvent_Event() {}
 
 type Queued struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1102,7 +2450,7 @@ type Queued struct {
 
 func (x *Queued) Reset() {
 	*x = Queued{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[14]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +2462,7 @@ func (x *Queued) String() string {
 func (*Queued) ProtoMessage() {}
 
 func (x *Queued) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[14]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +2475,7 @@ func (x *Queued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queued.ProtoReflect.Descriptor instead.
 func (*Queued) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{14}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Queued) GetName() string {
@@ -1161,7 +2509,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[15]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1173,7 +2521,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[15]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1186,7 +2534,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{15}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Ended) GetHeld() *Held {
@@ -1217,6 +2565,7 @@ type Status struct {
 	//	*Status_WrongCluster
 	//	*Status_Invalid
 	//	*Status_Exhausted
+	//	*Status_Missed
 	Details       isStatus_Details `protobuf_oneof:"details"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1224,7 +2573,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[16]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +2585,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[16]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +2598,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{16}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Status) GetCode() Code {
@@ -1327,6 +2676,15 @@ func (x *Status) GetExhausted() *Exhausted {
 	return nil
 }
 
+func (x *Status) GetMissed() *Missed {
+	if x != nil {
+		if x, ok := x.Details.(*Status_Missed); ok {
+			return x.Missed
+		}
+	}
+	return nil
+}
+
 type isStatus_Details interface {
 	isStatus_Details()
 }
@@ -1355,6 +2713,10 @@ type Status_Exhausted struct {
 	Exhausted *Exhausted `protobuf:"bytes,8,opt,name=exhausted,proto3,oneof"`
 }
 
+type Status_Missed struct {
+	Missed *Missed `protobuf:"bytes,9,opt,name=missed,proto3,oneof"`
+}
+
 func (*Status_HeldBy) isStatus_Details() {}
 
 func (*Status_NotHeld) isStatus_Details() {}
@@ -1366,6 +2728,8 @@ func (*Status_WrongCluster) isStatus_Details() {}
 func (*Status_Invalid) isStatus_Details() {}
 
 func (*Status_Exhausted) isStatus_Details() {}
+
+func (*Status_Missed) isStatus_Details() {}
 
 type HeldBy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1380,7 +2744,7 @@ type HeldBy struct {
 
 func (x *HeldBy) Reset() {
 	*x = HeldBy{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[17]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +2756,7 @@ func (x *HeldBy) String() string {
 func (*HeldBy) ProtoMessage() {}
 
 func (x *HeldBy) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[17]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +2769,7 @@ func (x *HeldBy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldBy.ProtoReflect.Descriptor instead.
 func (*HeldBy) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{17}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *HeldBy) GetName() string {
@@ -1455,7 +2819,7 @@ type NotHeld struct {
 
 func (x *NotHeld) Reset() {
 	*x = NotHeld{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[18]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +2831,7 @@ func (x *NotHeld) String() string {
 func (*NotHeld) ProtoMessage() {}
 
 func (x *NotHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[18]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +2844,7 @@ func (x *NotHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotHeld.ProtoReflect.Descriptor instead.
 func (*NotHeld) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{18}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *NotHeld) GetName() string {
@@ -1521,7 +2885,7 @@ type NotLeader struct {
 
 func (x *NotLeader) Reset() {
 	*x = NotLeader{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[19]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +2897,7 @@ func (x *NotLeader) String() string {
 func (*NotLeader) ProtoMessage() {}
 
 func (x *NotLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[19]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +2910,7 @@ func (x *NotLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotLeader.ProtoReflect.Descriptor instead.
 func (*NotLeader) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{19}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *NotLeader) GetNode() string {
@@ -1573,7 +2937,7 @@ type WrongCluster struct {
 
 func (x *WrongCluster) Reset() {
 	*x = WrongCluster{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[20]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +2949,7 @@ func (x *WrongCluster) String() string {
 func (*WrongCluster) ProtoMessage() {}
 
 func (x *WrongCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[20]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +2962,7 @@ func (x *WrongCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WrongCluster.ProtoReflect.Descriptor instead.
 func (*WrongCluster) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{20}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WrongCluster) GetWant() []byte {
@@ -1626,7 +2990,7 @@ type Invalid struct {
 
 func (x *Invalid) Reset() {
 	*x = Invalid{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[21]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +3002,7 @@ func (x *Invalid) String() string {
 func (*Invalid) ProtoMessage() {}
 
 func (x *Invalid) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[21]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +3015,7 @@ func (x *Invalid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Invalid.ProtoReflect.Descriptor instead.
 func (*Invalid) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{21}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Invalid) GetField() string {
@@ -1686,7 +3050,7 @@ type Exhausted struct {
 
 func (x *Exhausted) Reset() {
 	*x = Exhausted{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[22]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1698,7 +3062,7 @@ func (x *Exhausted) String() string {
 func (*Exhausted) ProtoMessage() {}
 
 func (x *Exhausted) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[22]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1711,7 +3075,7 @@ func (x *Exhausted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exhausted.ProtoReflect.Descriptor instead.
 func (*Exhausted) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{22}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Exhausted) GetWhat() string {
@@ -1735,6 +3099,119 @@ func (x *Exhausted) GetFlag() string {
 	return ""
 }
 
+// Missed says where a watch can begin at this node.
+type Missed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	From          *Position              `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"` // what was asked for
+	Oldest        *Position              `protobuf:"bytes,2,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	Newest        *Position              `protobuf:"bytes,3,opt,name=newest,proto3" json:"newest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Missed) Reset() {
+	*x = Missed{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Missed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Missed) ProtoMessage() {}
+
+func (x *Missed) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Missed.ProtoReflect.Descriptor instead.
+func (*Missed) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *Missed) GetFrom() *Position {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *Missed) GetOldest() *Position {
+	if x != nil {
+		return x.Oldest
+	}
+	return nil
+}
+
+func (x *Missed) GetNewest() *Position {
+	if x != nil {
+		return x.Newest
+	}
+	return nil
+}
+
+type Position struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Position) Reset() {
+	*x = Position{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Position) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Position) ProtoMessage() {}
+
+func (x *Position) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Position.ProtoReflect.Descriptor instead.
+func (*Position) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *Position) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Position) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of a lease; empty: about the cluster
@@ -1744,7 +3221,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[23]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +3233,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[23]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +3246,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{23}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StatusRequest) GetName() string {
@@ -1789,7 +3266,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[24]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +3278,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[24]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +3291,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{24}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StatusResponse) GetCluster() *ClusterStatus {
@@ -1853,7 +3330,7 @@ type ClusterStatus struct {
 
 func (x *ClusterStatus) Reset() {
 	*x = ClusterStatus{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[25]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +3342,7 @@ func (x *ClusterStatus) String() string {
 func (*ClusterStatus) ProtoMessage() {}
 
 func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[25]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +3355,7 @@ func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatus.ProtoReflect.Descriptor instead.
 func (*ClusterStatus) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{25}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ClusterStatus) GetCluster() string {
@@ -1996,7 +3473,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[26]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +3485,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[26]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +3498,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{26}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Member) GetName() string {
@@ -2098,14 +3575,15 @@ type LeaseStatus struct {
 	AtMostMs         uint32                 `protobuf:"varint,7,opt,name=at_most_ms,json=atMostMs,proto3" json:"at_most_ms,omitempty"` // it ends at the latest so long after this answer, unless renewed
 	Waiters          uint32                 `protobuf:"varint,8,opt,name=waiters,proto3" json:"waiters,omitempty"`
 	Attributes       []byte                 `protobuf:"bytes,9,opt,name=attributes,proto3" json:"attributes,omitempty"`
-	Last             *NotHeld               `protobuf:"bytes,10,opt,name=last,proto3" json:"last,omitempty"` // how the name's last ended lease ended
+	Last             *NotHeld               `protobuf:"bytes,10,opt,name=last,proto3" json:"last,omitempty"`      // how the name's last ended lease ended
+	Broken           bool                   `protobuf:"varint,11,opt,name=broken,proto3" json:"broken,omitempty"` // an operator has ended it: it is renewed no more
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *LeaseStatus) Reset() {
 	*x = LeaseStatus{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[27]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2117,7 +3595,7 @@ func (x *LeaseStatus) String() string {
 func (*LeaseStatus) ProtoMessage() {}
 
 func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[27]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2130,7 +3608,7 @@ func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStatus.ProtoReflect.Descriptor instead.
 func (*LeaseStatus) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{27}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *LeaseStatus) GetName() string {
@@ -2203,11 +3681,105 @@ func (x *LeaseStatus) GetLast() *NotHeld {
 	return nil
 }
 
+func (x *LeaseStatus) GetBroken() bool {
+	if x != nil {
+		return x.Broken
+	}
+	return false
+}
+
 var File_coordd_v1_coordd_proto protoreflect.FileDescriptor
 
 const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\n" +
-	"\x16coordd/v1/coordd.proto\x12\tcoordd.v1\"\\\n" +
+	"\x16coordd/v1/coordd.proto\x12\tcoordd.v1\"\xd0\x01\n" +
+	"\x0eAcquireRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asession\x18\x02 \x01(\tR\asession\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\tR\aattempt\x12\x15\n" +
+	"\x06ttl_ms\x18\x04 \x01(\rR\x05ttlMs\x12\x17\n" +
+	"\await_ms\x18\x05 \x01(\rR\x06waitMs\x12&\n" +
+	"\x05owner\x18\x06 \x01(\v2\x10.coordd.v1.OwnerR\x05owner\x12\x1e\n" +
+	"\n" +
+	"attributes\x18\a \x01(\fR\n" +
+	"attributes\"\xcd\x01\n" +
+	"\x0fAcquireResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asession\x18\x02 \x01(\tR\asession\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\tR\aattempt\x12\x14\n" +
+	"\x05token\x18\x04 \x01(\x04R\x05token\x12\x15\n" +
+	"\x06ttl_ms\x18\x05 \x01(\rR\x05ttlMs\x12-\n" +
+	"\x13acquired_at_unix_ms\x18\x06 \x01(\x03R\x10acquiredAtUnixMs\x12\x16\n" +
+	"\x06waited\x18\a \x01(\bR\x06waited\"Y\n" +
+	"\x0fWithdrawRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asession\x18\x02 \x01(\tR\asession\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\tR\aattempt\"\x12\n" +
+	"\x10WithdrawResponse\"R\n" +
+	"\fRenewRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\"\x0f\n" +
+	"\rRenewResponse\"T\n" +
+	"\x0eReleaseRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\"\x11\n" +
+	"\x0fReleaseResponse\"e\n" +
+	"\x0fTransferRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\tR\x02to\"4\n" +
+	"\x10TransferResponse\x12 \n" +
+	"\vtransferred\x18\x01 \x01(\bR\vtransferred\" \n" +
+	"\n" +
+	"GetRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\";\n" +
+	"\vGetResponse\x12,\n" +
+	"\x05lease\x18\x01 \x01(\v2\x16.coordd.v1.LeaseStatusR\x05lease\"Q\n" +
+	"\vListRequest\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"\x84\x01\n" +
+	"\fListResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12.\n" +
+	"\x06leases\x18\x03 \x03(\v2\x16.coordd.v1.LeaseStatusR\x06leases\x12\x12\n" +
+	"\x04next\x18\x04 \x01(\tR\x04next\"\"\n" +
+	"\fQueueRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"<\n" +
+	"\rQueueResponse\x12+\n" +
+	"\awaiters\x18\x01 \x03(\v2\x11.coordd.v1.WaiterR\awaiters\"\x85\x01\n" +
+	"\x06Waiter\x12\x1a\n" +
+	"\bposition\x18\x01 \x01(\rR\bposition\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\tR\aattempt\x12&\n" +
+	"\x05owner\x18\x03 \x01(\v2\x10.coordd.v1.OwnerR\x05owner\x12\x1d\n" +
+	"\n" +
+	"waiting_ms\x18\x04 \x01(\x04R\twaitingMs\"X\n" +
+	"\fWatchRequest\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"n\n" +
+	"\rWatchResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12+\n" +
+	"\achanges\x18\x03 \x03(\v2\x11.coordd.v1.ChangeR\achanges\"\xba\x02\n" +
+	"\x06Change\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12)\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x15.coordd.v1.ChangeKindR\x04kind\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05token\x18\x04 \x01(\x04R\x05token\x12\x1d\n" +
+	"\n" +
+	"next_token\x18\x05 \x01(\x04R\tnextToken\x12\x12\n" +
+	"\x04free\x18\x06 \x01(\bR\x04free\x12&\n" +
+	"\x05owner\x18\a \x01(\v2\x10.coordd.v1.OwnerR\x05owner\x12\x15\n" +
+	"\x06ttl_ms\x18\b \x01(\rR\x05ttlMs\x12\x1e\n" +
+	"\n" +
+	"attributes\x18\t \x01(\fR\n" +
+	"attributes\x12-\n" +
+	"\x13acquired_at_unix_ms\x18\n" +
+	" \x01(\x03R\x10acquiredAtUnixMs\"\\\n" +
 	"\x0eSessionRequest\x12#\n" +
 	"\x04open\x18\x01 \x01(\v2\x0f.coordd.v1.OpenR\x04open\x12%\n" +
 	"\x05calls\x18\x02 \x03(\v2\x0f.coordd.v1.CallR\x05calls\"\xbd\x01\n" +
@@ -2225,19 +3797,21 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\x03rho\x18\x03 \x01(\x01R\x03rho\x12\x1c\n" +
 	"\n" +
 	"max_ttl_ms\x18\x04 \x01(\rR\bmaxTtlMs\x12.\n" +
-	"\x13election_timeout_ms\x18\x05 \x01(\rR\x11electionTimeoutMs\"\xdb\x01\n" +
+	"\x13election_timeout_ms\x18\x05 \x01(\rR\x11electionTimeoutMs\"\x8e\x02\n" +
 	"\x04Call\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12.\n" +
 	"\aacquire\x18\x02 \x01(\v2\x12.coordd.v1.AcquireH\x00R\aacquire\x121\n" +
 	"\bwithdraw\x18\x03 \x01(\v2\x13.coordd.v1.WithdrawH\x00R\bwithdraw\x12(\n" +
 	"\x05renew\x18\x04 \x01(\v2\x10.coordd.v1.RenewH\x00R\x05renew\x12.\n" +
-	"\arelease\x18\x05 \x01(\v2\x12.coordd.v1.ReleaseH\x00R\areleaseB\x06\n" +
-	"\x04call\"\x9d\x01\n" +
+	"\arelease\x18\x05 \x01(\v2\x12.coordd.v1.ReleaseH\x00R\arelease\x121\n" +
+	"\btransfer\x18\x06 \x01(\v2\x13.coordd.v1.TransferH\x00R\btransferB\x06\n" +
+	"\x04call\"\xbf\x01\n" +
 	"\x05Reply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
 	"\x06status\x18\x02 \x01(\v2\x11.coordd.v1.StatusR\x06status\x12,\n" +
 	"\agranted\x18\x03 \x01(\v2\x12.coordd.v1.GrantedR\agranted\x12+\n" +
-	"\arenewed\x18\x04 \x03(\v2\x11.coordd.v1.StatusR\arenewed\"W\n" +
+	"\arenewed\x18\x04 \x03(\v2\x11.coordd.v1.StatusR\arenewed\x12 \n" +
+	"\vtransferred\x18\x05 \x01(\bR\vtransferred\"W\n" +
 	"\x05Owner\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12\x12\n" +
 	"\x04site\x18\x02 \x01(\tR\x04site\x12\x12\n" +
@@ -2261,14 +3835,18 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\x05Renew\x12#\n" +
 	"\x04held\x18\x01 \x03(\v2\x0f.coordd.v1.HeldR\x04held\".\n" +
 	"\aRelease\x12#\n" +
-	"\x04held\x18\x01 \x01(\v2\x0f.coordd.v1.HeldR\x04held\"f\n" +
+	"\x04held\x18\x01 \x01(\v2\x0f.coordd.v1.HeldR\x04held\"?\n" +
+	"\bTransfer\x12#\n" +
+	"\x04held\x18\x01 \x01(\v2\x0f.coordd.v1.HeldR\x04held\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\fR\x02to\"f\n" +
 	"\aGranted\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x04R\x05token\x12-\n" +
 	"\x13acquired_at_unix_ms\x18\x02 \x01(\x03R\x10acquiredAtUnixMs\x12\x16\n" +
-	"\x06waited\x18\x03 \x01(\bR\x06waited\"g\n" +
+	"\x06waited\x18\x03 \x01(\bR\x06waited\"\x96\x01\n" +
 	"\x05Event\x12+\n" +
 	"\x06queued\x18\x01 \x01(\v2\x11.coordd.v1.QueuedH\x00R\x06queued\x12(\n" +
-	"\x05ended\x18\x02 \x01(\v2\x10.coordd.v1.EndedH\x00R\x05endedB\a\n" +
+	"\x05ended\x18\x02 \x01(\v2\x10.coordd.v1.EndedH\x00R\x05ended\x12-\n" +
+	"\bbreaking\x18\x03 \x01(\v2\x0f.coordd.v1.HeldH\x00R\bbreakingB\a\n" +
 	"\x05event\"R\n" +
 	"\x06Queued\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
@@ -2276,7 +3854,7 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\bposition\x18\x03 \x01(\rR\bposition\"W\n" +
 	"\x05Ended\x12#\n" +
 	"\x04held\x18\x01 \x01(\v2\x0f.coordd.v1.HeldR\x04held\x12)\n" +
-	"\x06status\x18\x02 \x01(\v2\x11.coordd.v1.StatusR\x06status\"\x8c\x03\n" +
+	"\x06status\x18\x02 \x01(\v2\x11.coordd.v1.StatusR\x06status\"\xb9\x03\n" +
 	"\x06Status\x12#\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x0f.coordd.v1.CodeR\x04code\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12,\n" +
@@ -2286,7 +3864,8 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"not_leader\x18\x05 \x01(\v2\x14.coordd.v1.NotLeaderH\x00R\tnotLeader\x12>\n" +
 	"\rwrong_cluster\x18\x06 \x01(\v2\x17.coordd.v1.WrongClusterH\x00R\fwrongCluster\x12.\n" +
 	"\ainvalid\x18\a \x01(\v2\x12.coordd.v1.InvalidH\x00R\ainvalid\x124\n" +
-	"\texhausted\x18\b \x01(\v2\x14.coordd.v1.ExhaustedH\x00R\texhaustedB\t\n" +
+	"\texhausted\x18\b \x01(\v2\x14.coordd.v1.ExhaustedH\x00R\texhausted\x12+\n" +
+	"\x06missed\x18\t \x01(\v2\x11.coordd.v1.MissedH\x00R\x06missedB\t\n" +
 	"\adetails\"\xa0\x01\n" +
 	"\x06HeldBy\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
@@ -2314,7 +3893,14 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\tExhausted\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x12\x14\n" +
 	"\x05bound\x18\x02 \x01(\x04R\x05bound\x12\x12\n" +
-	"\x04flag\x18\x03 \x01(\tR\x04flag\"#\n" +
+	"\x04flag\x18\x03 \x01(\tR\x04flag\"\x8b\x01\n" +
+	"\x06Missed\x12'\n" +
+	"\x04from\x18\x01 \x01(\v2\x13.coordd.v1.PositionR\x04from\x12+\n" +
+	"\x06oldest\x18\x02 \x01(\v2\x13.coordd.v1.PositionR\x06oldest\x12+\n" +
+	"\x06newest\x18\x03 \x01(\v2\x13.coordd.v1.PositionR\x06newest\"<\n" +
+	"\bPosition\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"#\n" +
 	"\rStatusRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"r\n" +
 	"\x0eStatusResponse\x122\n" +
@@ -2345,7 +3931,7 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\x06leader\x18\x06 \x01(\bR\x06leader\x12\x1c\n" +
 	"\treachable\x18\a \x01(\bR\treachable\x12\"\n" +
 	"\rround_trip_us\x18\b \x01(\rR\vroundTripUs\x12\x12\n" +
-	"\x04note\x18\t \x01(\tR\x04note\"\xb9\x02\n" +
+	"\x04note\x18\t \x01(\tR\x04note\"\xd1\x02\n" +
 	"\vLeaseStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04held\x18\x02 \x01(\bR\x04held\x12\x14\n" +
@@ -2360,7 +3946,17 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"attributes\x18\t \x01(\fR\n" +
 	"attributes\x12&\n" +
 	"\x04last\x18\n" +
-	" \x01(\v2\x12.coordd.v1.NotHeldR\x04last*\xad\x02\n" +
+	" \x01(\v2\x12.coordd.v1.NotHeldR\x04last\x12\x16\n" +
+	"\x06broken\x18\v \x01(\bR\x06broken*\xc5\x01\n" +
+	"\n" +
+	"ChangeKind\x12\x1b\n" +
+	"\x17CHANGE_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13CHANGE_KIND_GRANTED\x10\x01\x12\x18\n" +
+	"\x14CHANGE_KIND_RELEASED\x10\x02\x12\x17\n" +
+	"\x13CHANGE_KIND_EXPIRED\x10\x03\x12\x19\n" +
+	"\x15CHANGE_KIND_WITHDRAWN\x10\x04\x12\x16\n" +
+	"\x12CHANGE_KIND_BROKEN\x10\x05\x12\x1b\n" +
+	"\x17CHANGE_KIND_TRANSFERRED\x10\x06*\xbe\x02\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tCODE_HELD\x10\x01\x12\x11\n" +
@@ -2377,7 +3973,8 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\tCODE_LOST\x10\v\x12\x10\n" +
 	"\fCODE_EXPIRED\x10\f\x12\x11\n" +
 	"\rCODE_RELEASED\x10\r\x12\x11\n" +
-	"\rCODE_INTERNAL\x10\x0e*u\n" +
+	"\rCODE_INTERNAL\x10\x0e\x12\x0f\n" +
+	"\vCODE_MISSED\x10\x0f*u\n" +
 	"\x03Why\x12\x13\n" +
 	"\x0fWHY_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fWHY_RELEASED\x10\x01\x12\x0f\n" +
@@ -2385,10 +3982,19 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\rWHY_WITHDRAWN\x10\x03\x12\x0e\n" +
 	"\n" +
 	"WHY_BROKEN\x10\x04\x12\x13\n" +
-	"\x0fWHY_TRANSFERRED\x10\x052\x8d\x01\n" +
+	"\x0fWHY_TRANSFERRED\x10\x052\xc0\x05\n" +
 	"\x06Coordd\x12D\n" +
 	"\aSession\x12\x19.coordd.v1.SessionRequest\x1a\x1a.coordd.v1.SessionResponse(\x010\x01\x12=\n" +
-	"\x06Status\x12\x18.coordd.v1.StatusRequest\x1a\x19.coordd.v1.StatusResponseB;Z9github.com/coordd/coordd/transport/api/coordd/v1;coorddv1b\x06proto3"
+	"\x06Status\x12\x18.coordd.v1.StatusRequest\x1a\x19.coordd.v1.StatusResponse\x12@\n" +
+	"\aAcquire\x12\x19.coordd.v1.AcquireRequest\x1a\x1a.coordd.v1.AcquireResponse\x12C\n" +
+	"\bWithdraw\x12\x1a.coordd.v1.WithdrawRequest\x1a\x1b.coordd.v1.WithdrawResponse\x12:\n" +
+	"\x05Renew\x12\x17.coordd.v1.RenewRequest\x1a\x18.coordd.v1.RenewResponse\x12@\n" +
+	"\aRelease\x12\x19.coordd.v1.ReleaseRequest\x1a\x1a.coordd.v1.ReleaseResponse\x12C\n" +
+	"\bTransfer\x12\x1a.coordd.v1.TransferRequest\x1a\x1b.coordd.v1.TransferResponse\x124\n" +
+	"\x03Get\x12\x15.coordd.v1.GetRequest\x1a\x16.coordd.v1.GetResponse\x127\n" +
+	"\x04List\x12\x16.coordd.v1.ListRequest\x1a\x17.coordd.v1.ListResponse\x12:\n" +
+	"\x05Queue\x12\x17.coordd.v1.QueueRequest\x1a\x18.coordd.v1.QueueResponse\x12<\n" +
+	"\x05Watch\x12\x17.coordd.v1.WatchRequest\x1a\x18.coordd.v1.WatchResponse0\x01B;Z9github.com/coordd/coordd/transport/api/coordd/v1;coorddv1b\x06proto3"
 
 var (
 	file_coordd_v1_coordd_proto_rawDescOnce sync.Once
@@ -2402,84 +4008,141 @@ func file_coordd_v1_coordd_proto_rawDescGZIP() []byte {
 	return file_coordd_v1_coordd_proto_rawDescData
 }
 
-var file_coordd_v1_coordd_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_coordd_v1_coordd_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_coordd_v1_coordd_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_coordd_v1_coordd_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_coordd_v1_coordd_proto_goTypes = []any{
-	(Code)(0),               // 0: coordd.v1.Code
-	(Why)(0),                // 1: coordd.v1.Why
-	(*SessionRequest)(nil),  // 2: coordd.v1.SessionRequest
-	(*SessionResponse)(nil), // 3: coordd.v1.SessionResponse
-	(*Open)(nil),            // 4: coordd.v1.Open
-	(*Opened)(nil),          // 5: coordd.v1.Opened
-	(*Call)(nil),            // 6: coordd.v1.Call
-	(*Reply)(nil),           // 7: coordd.v1.Reply
-	(*Owner)(nil),           // 8: coordd.v1.Owner
-	(*Acquire)(nil),         // 9: coordd.v1.Acquire
-	(*Withdraw)(nil),        // 10: coordd.v1.Withdraw
-	(*Held)(nil),            // 11: coordd.v1.Held
-	(*Renew)(nil),           // 12: coordd.v1.Renew
-	(*Release)(nil),         // 13: coordd.v1.Release
-	(*Granted)(nil),         // 14: coordd.v1.Granted
-	(*Event)(nil),           // 15: coordd.v1.Event
-	(*Queued)(nil),          // 16: coordd.v1.Queued
-	(*Ended)(nil),           // 17: coordd.v1.Ended
-	(*Status)(nil),          // 18: coordd.v1.Status
-	(*HeldBy)(nil),          // 19: coordd.v1.HeldBy
-	(*NotHeld)(nil),         // 20: coordd.v1.NotHeld
-	(*NotLeader)(nil),       // 21: coordd.v1.NotLeader
-	(*WrongCluster)(nil),    // 22: coordd.v1.WrongCluster
-	(*Invalid)(nil),         // 23: coordd.v1.Invalid
-	(*Exhausted)(nil),       // 24: coordd.v1.Exhausted
-	(*StatusRequest)(nil),   // 25: coordd.v1.StatusRequest
-	(*StatusResponse)(nil),  // 26: coordd.v1.StatusResponse
-	(*ClusterStatus)(nil),   // 27: coordd.v1.ClusterStatus
-	(*Member)(nil),          // 28: coordd.v1.Member
-	(*LeaseStatus)(nil),     // 29: coordd.v1.LeaseStatus
+	(ChangeKind)(0),          // 0: coordd.v1.ChangeKind
+	(Code)(0),                // 1: coordd.v1.Code
+	(Why)(0),                 // 2: coordd.v1.Why
+	(*AcquireRequest)(nil),   // 3: coordd.v1.AcquireRequest
+	(*AcquireResponse)(nil),  // 4: coordd.v1.AcquireResponse
+	(*WithdrawRequest)(nil),  // 5: coordd.v1.WithdrawRequest
+	(*WithdrawResponse)(nil), // 6: coordd.v1.WithdrawResponse
+	(*RenewRequest)(nil),     // 7: coordd.v1.RenewRequest
+	(*RenewResponse)(nil),    // 8: coordd.v1.RenewResponse
+	(*ReleaseRequest)(nil),   // 9: coordd.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),  // 10: coordd.v1.ReleaseResponse
+	(*TransferRequest)(nil),  // 11: coordd.v1.TransferRequest
+	(*TransferResponse)(nil), // 12: coordd.v1.TransferResponse
+	(*GetRequest)(nil),       // 13: coordd.v1.GetRequest
+	(*GetResponse)(nil),      // 14: coordd.v1.GetResponse
+	(*ListRequest)(nil),      // 15: coordd.v1.ListRequest
+	(*ListResponse)(nil),     // 16: coordd.v1.ListResponse
+	(*QueueRequest)(nil),     // 17: coordd.v1.QueueRequest
+	(*QueueResponse)(nil),    // 18: coordd.v1.QueueResponse
+	(*Waiter)(nil),           // 19: coordd.v1.Waiter
+	(*WatchRequest)(nil),     // 20: coordd.v1.WatchRequest
+	(*WatchResponse)(nil),    // 21: coordd.v1.WatchResponse
+	(*Change)(nil),           // 22: coordd.v1.Change
+	(*SessionRequest)(nil),   // 23: coordd.v1.SessionRequest
+	(*SessionResponse)(nil),  // 24: coordd.v1.SessionResponse
+	(*Open)(nil),             // 25: coordd.v1.Open
+	(*Opened)(nil),           // 26: coordd.v1.Opened
+	(*Call)(nil),             // 27: coordd.v1.Call
+	(*Reply)(nil),            // 28: coordd.v1.Reply
+	(*Owner)(nil),            // 29: coordd.v1.Owner
+	(*Acquire)(nil),          // 30: coordd.v1.Acquire
+	(*Withdraw)(nil),         // 31: coordd.v1.Withdraw
+	(*Held)(nil),             // 32: coordd.v1.Held
+	(*Renew)(nil),            // 33: coordd.v1.Renew
+	(*Release)(nil),          // 34: coordd.v1.Release
+	(*Transfer)(nil),         // 35: coordd.v1.Transfer
+	(*Granted)(nil),          // 36: coordd.v1.Granted
+	(*Event)(nil),            // 37: coordd.v1.Event
+	(*Queued)(nil),           // 38: coordd.v1.Queued
+	(*Ended)(nil),            // 39: coordd.v1.Ended
+	(*Status)(nil),           // 40: coordd.v1.Status
+	(*HeldBy)(nil),           // 41: coordd.v1.HeldBy
+	(*NotHeld)(nil),          // 42: coordd.v1.NotHeld
+	(*NotLeader)(nil),        // 43: coordd.v1.NotLeader
+	(*WrongCluster)(nil),     // 44: coordd.v1.WrongCluster
+	(*Invalid)(nil),          // 45: coordd.v1.Invalid
+	(*Exhausted)(nil),        // 46: coordd.v1.Exhausted
+	(*Missed)(nil),           // 47: coordd.v1.Missed
+	(*Position)(nil),         // 48: coordd.v1.Position
+	(*StatusRequest)(nil),    // 49: coordd.v1.StatusRequest
+	(*StatusResponse)(nil),   // 50: coordd.v1.StatusResponse
+	(*ClusterStatus)(nil),    // 51: coordd.v1.ClusterStatus
+	(*Member)(nil),           // 52: coordd.v1.Member
+	(*LeaseStatus)(nil),      // 53: coordd.v1.LeaseStatus
 }
 var file_coordd_v1_coordd_proto_depIdxs = []int32{
-	4,  // 0: coordd.v1.SessionRequest.open:type_name -> coordd.v1.Open
-	6,  // 1: coordd.v1.SessionRequest.calls:type_name -> coordd.v1.Call
-	18, // 2: coordd.v1.SessionResponse.status:type_name -> coordd.v1.Status
-	5,  // 3: coordd.v1.SessionResponse.opened:type_name -> coordd.v1.Opened
-	7,  // 4: coordd.v1.SessionResponse.replies:type_name -> coordd.v1.Reply
-	15, // 5: coordd.v1.SessionResponse.events:type_name -> coordd.v1.Event
-	9,  // 6: coordd.v1.Call.acquire:type_name -> coordd.v1.Acquire
-	10, // 7: coordd.v1.Call.withdraw:type_name -> coordd.v1.Withdraw
-	12, // 8: coordd.v1.Call.renew:type_name -> coordd.v1.Renew
-	13, // 9: coordd.v1.Call.release:type_name -> coordd.v1.Release
-	18, // 10: coordd.v1.Reply.status:type_name -> coordd.v1.Status
-	14, // 11: coordd.v1.Reply.granted:type_name -> coordd.v1.Granted
-	18, // 12: coordd.v1.Reply.renewed:type_name -> coordd.v1.Status
-	8,  // 13: coordd.v1.Acquire.owner:type_name -> coordd.v1.Owner
-	11, // 14: coordd.v1.Renew.held:type_name -> coordd.v1.Held
-	11, // 15: coordd.v1.Release.held:type_name -> coordd.v1.Held
-	16, // 16: coordd.v1.Event.queued:type_name -> coordd.v1.Queued
-	17, // 17: coordd.v1.Event.ended:type_name -> coordd.v1.Ended
-	11, // 18: coordd.v1.Ended.held:type_name -> coordd.v1.Held
-	18, // 19: coordd.v1.Ended.status:type_name -> coordd.v1.Status
-	0,  // 20: coordd.v1.Status.code:type_name -> coordd.v1.Code
-	19, // 21: coordd.v1.Status.held_by:type_name -> coordd.v1.HeldBy
-	20, // 22: coordd.v1.Status.not_held:type_name -> coordd.v1.NotHeld
-	21, // 23: coordd.v1.Status.not_leader:type_name -> coordd.v1.NotLeader
-	22, // 24: coordd.v1.Status.wrong_cluster:type_name -> coordd.v1.WrongCluster
-	23, // 25: coordd.v1.Status.invalid:type_name -> coordd.v1.Invalid
-	24, // 26: coordd.v1.Status.exhausted:type_name -> coordd.v1.Exhausted
-	8,  // 27: coordd.v1.HeldBy.owner:type_name -> coordd.v1.Owner
-	1,  // 28: coordd.v1.NotHeld.why:type_name -> coordd.v1.Why
-	27, // 29: coordd.v1.StatusResponse.cluster:type_name -> coordd.v1.ClusterStatus
-	29, // 30: coordd.v1.StatusResponse.lease:type_name -> coordd.v1.LeaseStatus
-	28, // 31: coordd.v1.ClusterStatus.members:type_name -> coordd.v1.Member
-	8,  // 32: coordd.v1.LeaseStatus.owner:type_name -> coordd.v1.Owner
-	20, // 33: coordd.v1.LeaseStatus.last:type_name -> coordd.v1.NotHeld
-	2,  // 34: coordd.v1.Coordd.Session:input_type -> coordd.v1.SessionRequest
-	25, // 35: coordd.v1.Coordd.Status:input_type -> coordd.v1.StatusRequest
-	3,  // 36: coordd.v1.Coordd.Session:output_type -> coordd.v1.SessionResponse
-	26, // 37: coordd.v1.Coordd.Status:output_type -> coordd.v1.StatusResponse
-	36, // [36:38] is the sub-list for method output_type
-	34, // [34:36] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	29, // 0: coordd.v1.AcquireRequest.owner:type_name -> coordd.v1.Owner
+	53, // 1: coordd.v1.GetResponse.lease:type_name -> coordd.v1.LeaseStatus
+	53, // 2: coordd.v1.ListResponse.leases:type_name -> coordd.v1.LeaseStatus
+	19, // 3: coordd.v1.QueueResponse.waiters:type_name -> coordd.v1.Waiter
+	29, // 4: coordd.v1.Waiter.owner:type_name -> coordd.v1.Owner
+	22, // 5: coordd.v1.WatchResponse.changes:type_name -> coordd.v1.Change
+	0,  // 6: coordd.v1.Change.kind:type_name -> coordd.v1.ChangeKind
+	29, // 7: coordd.v1.Change.owner:type_name -> coordd.v1.Owner
+	25, // 8: coordd.v1.SessionRequest.open:type_name -> coordd.v1.Open
+	27, // 9: coordd.v1.SessionRequest.calls:type_name -> coordd.v1.Call
+	40, // 10: coordd.v1.SessionResponse.status:type_name -> coordd.v1.Status
+	26, // 11: coordd.v1.SessionResponse.opened:type_name -> coordd.v1.Opened
+	28, // 12: coordd.v1.SessionResponse.replies:type_name -> coordd.v1.Reply
+	37, // 13: coordd.v1.SessionResponse.events:type_name -> coordd.v1.Event
+	30, // 14: coordd.v1.Call.acquire:type_name -> coordd.v1.Acquire
+	31, // 15: coordd.v1.Call.withdraw:type_name -> coordd.v1.Withdraw
+	33, // 16: coordd.v1.Call.renew:type_name -> coordd.v1.Renew
+	34, // 17: coordd.v1.Call.release:type_name -> coordd.v1.Release
+	35, // 18: coordd.v1.Call.transfer:type_name -> coordd.v1.Transfer
+	40, // 19: coordd.v1.Reply.status:type_name -> coordd.v1.Status
+	36, // 20: coordd.v1.Reply.granted:type_name -> coordd.v1.Granted
+	40, // 21: coordd.v1.Reply.renewed:type_name -> coordd.v1.Status
+	29, // 22: coordd.v1.Acquire.owner:type_name -> coordd.v1.Owner
+	32, // 23: coordd.v1.Renew.held:type_name -> coordd.v1.Held
+	32, // 24: coordd.v1.Release.held:type_name -> coordd.v1.Held
+	32, // 25: coordd.v1.Transfer.held:type_name -> coordd.v1.Held
+	38, // 26: coordd.v1.Event.queued:type_name -> coordd.v1.Queued
+	39, // 27: coordd.v1.Event.ended:type_name -> coordd.v1.Ended
+	32, // 28: coordd.v1.Event.breaking:type_name -> coordd.v1.Held
+	32, // 29: coordd.v1.Ended.held:type_name -> coordd.v1.Held
+	40, // 30: coordd.v1.Ended.status:type_name -> coordd.v1.Status
+	1,  // 31: coordd.v1.Status.code:type_name -> coordd.v1.Code
+	41, // 32: coordd.v1.Status.held_by:type_name -> coordd.v1.HeldBy
+	42, // 33: coordd.v1.Status.not_held:type_name -> coordd.v1.NotHeld
+	43, // 34: coordd.v1.Status.not_leader:type_name -> coordd.v1.NotLeader
+	44, // 35: coordd.v1.Status.wrong_cluster:type_name -> coordd.v1.WrongCluster
+	45, // 36: coordd.v1.Status.invalid:type_name -> coordd.v1.Invalid
+	46, // 37: coordd.v1.Status.exhausted:type_name -> coordd.v1.Exhausted
+	47, // 38: coordd.v1.Status.missed:type_name -> coordd.v1.Missed
+	29, // 39: coordd.v1.HeldBy.owner:type_name -> coordd.v1.Owner
+	2,  // 40: coordd.v1.NotHeld.why:type_name -> coordd.v1.Why
+	48, // 41: coordd.v1.Missed.from:type_name -> coordd.v1.Position
+	48, // 42: coordd.v1.Missed.oldest:type_name -> coordd.v1.Position
+	48, // 43: coordd.v1.Missed.newest:type_name -> coordd.v1.Position
+	51, // 44: coordd.v1.StatusResponse.cluster:type_name -> coordd.v1.ClusterStatus
+	53, // 45: coordd.v1.StatusResponse.lease:type_name -> coordd.v1.LeaseStatus
+	52, // 46: coordd.v1.ClusterStatus.members:type_name -> coordd.v1.Member
+	29, // 47: coordd.v1.LeaseStatus.owner:type_name -> coordd.v1.Owner
+	42, // 48: coordd.v1.LeaseStatus.last:type_name -> coordd.v1.NotHeld
+	23, // 49: coordd.v1.Coordd.Session:input_type -> coordd.v1.SessionRequest
+	49, // 50: coordd.v1.Coordd.Status:input_type -> coordd.v1.StatusRequest
+	3,  // 51: coordd.v1.Coordd.Acquire:input_type -> coordd.v1.AcquireRequest
+	5,  // 52: coordd.v1.Coordd.Withdraw:input_type -> coordd.v1.WithdrawRequest
+	7,  // 53: coordd.v1.Coordd.Renew:input_type -> coordd.v1.RenewRequest
+	9,  // 54: coordd.v1.Coordd.Release:input_type -> coordd.v1.ReleaseRequest
+	11, // 55: coordd.v1.Coordd.Transfer:input_type -> coordd.v1.TransferRequest
+	13, // 56: coordd.v1.Coordd.Get:input_type -> coordd.v1.GetRequest
+	15, // 57: coordd.v1.Coordd.List:input_type -> coordd.v1.ListRequest
+	17, // 58: coordd.v1.Coordd.Queue:input_type -> coordd.v1.QueueRequest
+	20, // 59: coordd.v1.Coordd.Watch:input_type -> coordd.v1.WatchRequest
+	24, // 60: coordd.v1.Coordd.Session:output_type -> coordd.v1.SessionResponse
+	50, // 61: coordd.v1.Coordd.Status:output_type -> coordd.v1.StatusResponse
+	4,  // 62: coordd.v1.Coordd.Acquire:output_type -> coordd.v1.AcquireResponse
+	6,  // 63: coordd.v1.Coordd.Withdraw:output_type -> coordd.v1.WithdrawResponse
+	8,  // 64: coordd.v1.Coordd.Renew:output_type -> coordd.v1.RenewResponse
+	10, // 65: coordd.v1.Coordd.Release:output_type -> coordd.v1.ReleaseResponse
+	12, // 66: coordd.v1.Coordd.Transfer:output_type -> coordd.v1.TransferResponse
+	14, // 67: coordd.v1.Coordd.Get:output_type -> coordd.v1.GetResponse
+	16, // 68: coordd.v1.Coordd.List:output_type -> coordd.v1.ListResponse
+	18, // 69: coordd.v1.Coordd.Queue:output_type -> coordd.v1.QueueResponse
+	21, // 70: coordd.v1.Coordd.Watch:output_type -> coordd.v1.WatchResponse
+	60, // [60:71] is the sub-list for method output_type
+	49, // [49:60] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_coordd_v1_coordd_proto_init() }
@@ -2487,31 +4150,34 @@ func file_coordd_v1_coordd_proto_init() {
 	if File_coordd_v1_coordd_proto != nil {
 		return
 	}
-	file_coordd_v1_coordd_proto_msgTypes[4].OneofWrappers = []any{
+	file_coordd_v1_coordd_proto_msgTypes[24].OneofWrappers = []any{
 		(*Call_Acquire)(nil),
 		(*Call_Withdraw)(nil),
 		(*Call_Renew)(nil),
 		(*Call_Release)(nil),
+		(*Call_Transfer)(nil),
 	}
-	file_coordd_v1_coordd_proto_msgTypes[13].OneofWrappers = []any{
+	file_coordd_v1_coordd_proto_msgTypes[34].OneofWrappers = []any{
 		(*Event_Queued)(nil),
 		(*Event_Ended)(nil),
+		(*Event_Breaking)(nil),
 	}
-	file_coordd_v1_coordd_proto_msgTypes[16].OneofWrappers = []any{
+	file_coordd_v1_coordd_proto_msgTypes[37].OneofWrappers = []any{
 		(*Status_HeldBy)(nil),
 		(*Status_NotHeld)(nil),
 		(*Status_NotLeader)(nil),
 		(*Status_WrongCluster)(nil),
 		(*Status_Invalid)(nil),
 		(*Status_Exhausted)(nil),
+		(*Status_Missed)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordd_v1_coordd_proto_rawDesc), len(file_coordd_v1_coordd_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   28,
+			NumEnums:      3,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

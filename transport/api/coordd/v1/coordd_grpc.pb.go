@@ -21,8 +21,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Coordd_Session_FullMethodName = "/coordd.v1.Coordd/Session"
-	Coordd_Status_FullMethodName  = "/coordd.v1.Coordd/Status"
+	Coordd_Session_FullMethodName  = "/coordd.v1.Coordd/Session"
+	Coordd_Status_FullMethodName   = "/coordd.v1.Coordd/Status"
+	Coordd_Acquire_FullMethodName  = "/coordd.v1.Coordd/Acquire"
+	Coordd_Withdraw_FullMethodName = "/coordd.v1.Coordd/Withdraw"
+	Coordd_Renew_FullMethodName    = "/coordd.v1.Coordd/Renew"
+	Coordd_Release_FullMethodName  = "/coordd.v1.Coordd/Release"
+	Coordd_Transfer_FullMethodName = "/coordd.v1.Coordd/Transfer"
+	Coordd_Get_FullMethodName      = "/coordd.v1.Coordd/Get"
+	Coordd_List_FullMethodName     = "/coordd.v1.Coordd/List"
+	Coordd_Queue_FullMethodName    = "/coordd.v1.Coordd/Queue"
+	Coordd_Watch_FullMethodName    = "/coordd.v1.Coordd/Watch"
 )
 
 // CoorddClient is the client API for Coordd service.
@@ -37,6 +46,28 @@ type CoorddClient interface {
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 	// Status tells about the cluster, or about one lease.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// Acquire asks for a lease and, with a wait, queues for it. When the caller
+	// hangs up its waiter goes. A lease that was granted meanwhile is withdrawn
+	// only where the node had drawn the attempt.
+	Acquire(ctx context.Context, in *AcquireRequest, opts ...grpc.CallOption) (*AcquireResponse, error)
+	// Withdraw undoes an attempt whose answer is not known.
+	Withdraw(ctx context.Context, in *WithdrawRequest, opts ...grpc.CallOption) (*WithdrawResponse, error)
+	// Renew gives a lease its full TTL again, counted by its holder from before
+	// this call.
+	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
+	// Release gives a lease back.
+	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
+	// Transfer gives a lease back and passes it on to one who waits for it.
+	Transfer(ctx context.Context, in *TransferRequest, opts ...grpc.CallOption) (*TransferResponse, error)
+	// Get tells about one name; of a free one how its last lease ended.
+	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
+	// List tells which names are held.
+	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
+	// Queue tells who waits for a name, the next in turn first.
+	Queue(ctx context.Context, in *QueueRequest, opts ...grpc.CallOption) (*QueueResponse, error)
+	// Watch tells every change, in order. Any node serves it. The first answer
+	// comes at once, without changes, and says where the watch begins.
+	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
 
 type coorddClient struct {
@@ -70,6 +101,105 @@ func (c *coorddClient) Status(ctx context.Context, in *StatusRequest, opts ...gr
 	return out, nil
 }
 
+func (c *coorddClient) Acquire(ctx context.Context, in *AcquireRequest, opts ...grpc.CallOption) (*AcquireResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcquireResponse)
+	err := c.cc.Invoke(ctx, Coordd_Acquire_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coorddClient) Withdraw(ctx context.Context, in *WithdrawRequest, opts ...grpc.CallOption) (*WithdrawResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WithdrawResponse)
+	err := c.cc.Invoke(ctx, Coordd_Withdraw_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coorddClient) Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RenewResponse)
+	err := c.cc.Invoke(ctx, Coordd_Renew_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coorddClient) Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseResponse)
+	err := c.cc.Invoke(ctx, Coordd_Release_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coorddClient) Transfer(ctx context.Context, in *TransferRequest, opts ...grpc.CallOption) (*TransferResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TransferResponse)
+	err := c.cc.Invoke(ctx, Coordd_Transfer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coorddClient) Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetResponse)
+	err := c.cc.Invoke(ctx, Coordd_Get_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coorddClient) List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListResponse)
+	err := c.cc.Invoke(ctx, Coordd_List_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coorddClient) Queue(ctx context.Context, in *QueueRequest, opts ...grpc.CallOption) (*QueueResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(QueueResponse)
+	err := c.cc.Invoke(ctx, Coordd_Queue_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coorddClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Coordd_ServiceDesc.Streams[1], Coordd_Watch_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchRequest, WatchResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Coordd_WatchClient = grpc.ServerStreamingClient[WatchResponse]
+
 // CoorddServer is the server API for Coordd service.
 // All implementations must embed UnimplementedCoorddServer
 // for forward compatibility.
@@ -82,6 +212,28 @@ type CoorddServer interface {
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	// Status tells about the cluster, or about one lease.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// Acquire asks for a lease and, with a wait, queues for it. When the caller
+	// hangs up its waiter goes. A lease that was granted meanwhile is withdrawn
+	// only where the node had drawn the attempt.
+	Acquire(context.Context, *AcquireRequest) (*AcquireResponse, error)
+	// Withdraw undoes an attempt whose answer is not known.
+	Withdraw(context.Context, *WithdrawRequest) (*WithdrawResponse, error)
+	// Renew gives a lease its full TTL again, counted by its holder from before
+	// this call.
+	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
+	// Release gives a lease back.
+	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
+	// Transfer gives a lease back and passes it on to one who waits for it.
+	Transfer(context.Context, *TransferRequest) (*TransferResponse, error)
+	// Get tells about one name; of a free one how its last lease ended.
+	Get(context.Context, *GetRequest) (*GetResponse, error)
+	// List tells which names are held.
+	List(context.Context, *ListRequest) (*ListResponse, error)
+	// Queue tells who waits for a name, the next in turn first.
+	Queue(context.Context, *QueueRequest) (*QueueResponse, error)
+	// Watch tells every change, in order. Any node serves it. The first answer
+	// comes at once, without changes, and says where the watch begins.
+	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedCoorddServer()
 }
 
@@ -97,6 +249,33 @@ func (UnimplementedCoorddServer) Session(grpc.BidiStreamingServer[SessionRequest
 }
 func (UnimplementedCoorddServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedCoorddServer) Acquire(context.Context, *AcquireRequest) (*AcquireResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Acquire not implemented")
+}
+func (UnimplementedCoorddServer) Withdraw(context.Context, *WithdrawRequest) (*WithdrawResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Withdraw not implemented")
+}
+func (UnimplementedCoorddServer) Renew(context.Context, *RenewRequest) (*RenewResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
+}
+func (UnimplementedCoorddServer) Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Release not implemented")
+}
+func (UnimplementedCoorddServer) Transfer(context.Context, *TransferRequest) (*TransferResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Transfer not implemented")
+}
+func (UnimplementedCoorddServer) Get(context.Context, *GetRequest) (*GetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Get not implemented")
+}
+func (UnimplementedCoorddServer) List(context.Context, *ListRequest) (*ListResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+}
+func (UnimplementedCoorddServer) Queue(context.Context, *QueueRequest) (*QueueResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Queue not implemented")
+}
+func (UnimplementedCoorddServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
+	return status.Error(codes.Unimplemented, "method Watch not implemented")
 }
 func (UnimplementedCoorddServer) mustEmbedUnimplementedCoorddServer() {}
 func (UnimplementedCoorddServer) testEmbeddedByValue()                {}
@@ -144,6 +323,161 @@ func _Coordd_Status_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordd_Acquire_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcquireRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoorddServer).Acquire(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordd_Acquire_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoorddServer).Acquire(ctx, req.(*AcquireRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordd_Withdraw_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WithdrawRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoorddServer).Withdraw(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordd_Withdraw_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoorddServer).Withdraw(ctx, req.(*WithdrawRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordd_Renew_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoorddServer).Renew(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordd_Renew_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoorddServer).Renew(ctx, req.(*RenewRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordd_Release_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoorddServer).Release(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordd_Release_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoorddServer).Release(ctx, req.(*ReleaseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordd_Transfer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TransferRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoorddServer).Transfer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordd_Transfer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoorddServer).Transfer(ctx, req.(*TransferRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordd_Get_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoorddServer).Get(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordd_Get_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoorddServer).Get(ctx, req.(*GetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordd_List_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoorddServer).List(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordd_List_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoorddServer).List(ctx, req.(*ListRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordd_Queue_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(QueueRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoorddServer).Queue(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordd_Queue_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoorddServer).Queue(ctx, req.(*QueueRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordd_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(CoorddServer).Watch(m, &grpc.GenericServerStream[WatchRequest, WatchResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Coordd_WatchServer = grpc.ServerStreamingServer[WatchResponse]
+
 // Coordd_ServiceDesc is the grpc.ServiceDesc for Coordd service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -155,6 +489,38 @@ var Coordd_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Status",
 			Handler:    _Coordd_Status_Handler,
 		},
+		{
+			MethodName: "Acquire",
+			Handler:    _Coordd_Acquire_Handler,
+		},
+		{
+			MethodName: "Withdraw",
+			Handler:    _Coordd_Withdraw_Handler,
+		},
+		{
+			MethodName: "Renew",
+			Handler:    _Coordd_Renew_Handler,
+		},
+		{
+			MethodName: "Release",
+			Handler:    _Coordd_Release_Handler,
+		},
+		{
+			MethodName: "Transfer",
+			Handler:    _Coordd_Transfer_Handler,
+		},
+		{
+			MethodName: "Get",
+			Handler:    _Coordd_Get_Handler,
+		},
+		{
+			MethodName: "List",
+			Handler:    _Coordd_List_Handler,
+		},
+		{
+			MethodName: "Queue",
+			Handler:    _Coordd_Queue_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -162,6 +528,11 @@ var Coordd_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Coordd_Session_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "Watch",
+			Handler:       _Coordd_Watch_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "coordd/v1/coordd.proto",

@@ -24,6 +24,118 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type BreakRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"` // of the lease that is meant
+	Now           bool                   `protobuf:"varint,3,opt,name=now,proto3" json:"now,omitempty"`     // free the name at once: only fencing protects from its holder then
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BreakRequest) Reset() {
+	*x = BreakRequest{}
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BreakRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BreakRequest) ProtoMessage() {}
+
+func (x *BreakRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BreakRequest.ProtoReflect.Descriptor instead.
+func (*BreakRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *BreakRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BreakRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *BreakRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
+type BreakResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Free          bool                   `protobuf:"varint,1,opt,name=free,proto3" json:"free,omitempty"`                           // the name is free
+	AtMostMs      uint32                 `protobuf:"varint,2,opt,name=at_most_ms,json=atMostMs,proto3" json:"at_most_ms,omitempty"` // else: it is so long after this answer at the latest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BreakResponse) Reset() {
+	*x = BreakResponse{}
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BreakResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BreakResponse) ProtoMessage() {}
+
+func (x *BreakResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BreakResponse.ProtoReflect.Descriptor instead.
+func (*BreakResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *BreakResponse) GetFree() bool {
+	if x != nil {
+		return x.Free
+	}
+	return false
+}
+
+func (x *BreakResponse) GetAtMostMs() uint32 {
+	if x != nil {
+		return x.AtMostMs
+	}
+	return 0
+}
+
 type RemoveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`    // the node's name
@@ -34,7 +146,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +158,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +171,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -85,7 +197,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -97,7 +209,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -110,7 +222,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RemoveResponse) GetServerId() string {
@@ -129,7 +241,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -141,7 +253,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -154,7 +266,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TransferLeadershipRequest) GetTo() string {
@@ -173,7 +285,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -185,7 +297,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -198,7 +310,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -212,7 +324,15 @@ var File_coordd_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_coordd_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1bcoordd/admin/v1/admin.proto\x12\x0fcoordd.admin.v1\"9\n" +
+	"\x1bcoordd/admin/v1/admin.proto\x12\x0fcoordd.admin.v1\"J\n" +
+	"\fBreakRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x10\n" +
+	"\x03now\x18\x03 \x01(\bR\x03now\"A\n" +
+	"\rBreakResponse\x12\x12\n" +
+	"\x04free\x18\x01 \x01(\bR\x04free\x12\x1c\n" +
+	"\n" +
+	"at_most_ms\x18\x02 \x01(\rR\batMostMs\"9\n" +
 	"\rRemoveRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"-\n" +
@@ -221,10 +341,11 @@ const file_coordd_admin_v1_admin_proto_rawDesc = "" +
 	"\x19TransferLeadershipRequest\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"4\n" +
 	"\x1aTransferLeadershipResponse\x12\x16\n" +
-	"\x06leader\x18\x01 \x01(\tR\x06leader2\xc1\x01\n" +
+	"\x06leader\x18\x01 \x01(\tR\x06leader2\x89\x02\n" +
 	"\x05Admin\x12I\n" +
 	"\x06Remove\x12\x1e.coordd.admin.v1.RemoveRequest\x1a\x1f.coordd.admin.v1.RemoveResponse\x12m\n" +
-	"\x12TransferLeadership\x12*.coordd.admin.v1.TransferLeadershipRequest\x1a+.coordd.admin.v1.TransferLeadershipResponseB@Z>github.com/coordd/coordd/transport/api/coordd/admin/v1;adminv1b\x06proto3"
+	"\x12TransferLeadership\x12*.coordd.admin.v1.TransferLeadershipRequest\x1a+.coordd.admin.v1.TransferLeadershipResponse\x12F\n" +
+	"\x05Break\x12\x1d.coordd.admin.v1.BreakRequest\x1a\x1e.coordd.admin.v1.BreakResponseB@Z>github.com/coordd/coordd/transport/api/coordd/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_coordd_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -238,20 +359,24 @@ func file_coordd_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_coordd_admin_v1_admin_proto_rawDescData
 }
 
-var file_coordd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_coordd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_coordd_admin_v1_admin_proto_goTypes = []any{
-	(*RemoveRequest)(nil),              // 0: coordd.admin.v1.RemoveRequest
-	(*RemoveResponse)(nil),             // 1: coordd.admin.v1.RemoveResponse
-	(*TransferLeadershipRequest)(nil),  // 2: coordd.admin.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 3: coordd.admin.v1.TransferLeadershipResponse
+	(*BreakRequest)(nil),               // 0: coordd.admin.v1.BreakRequest
+	(*BreakResponse)(nil),              // 1: coordd.admin.v1.BreakResponse
+	(*RemoveRequest)(nil),              // 2: coordd.admin.v1.RemoveRequest
+	(*RemoveResponse)(nil),             // 3: coordd.admin.v1.RemoveResponse
+	(*TransferLeadershipRequest)(nil),  // 4: coordd.admin.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 5: coordd.admin.v1.TransferLeadershipResponse
 }
 var file_coordd_admin_v1_admin_proto_depIdxs = []int32{
-	0, // 0: coordd.admin.v1.Admin.Remove:input_type -> coordd.admin.v1.RemoveRequest
-	2, // 1: coordd.admin.v1.Admin.TransferLeadership:input_type -> coordd.admin.v1.TransferLeadershipRequest
-	1, // 2: coordd.admin.v1.Admin.Remove:output_type -> coordd.admin.v1.RemoveResponse
-	3, // 3: coordd.admin.v1.Admin.TransferLeadership:output_type -> coordd.admin.v1.TransferLeadershipResponse
-	2, // [2:4] is the sub-list for method output_type
-	0, // [0:2] is the sub-list for method input_type
+	2, // 0: coordd.admin.v1.Admin.Remove:input_type -> coordd.admin.v1.RemoveRequest
+	4, // 1: coordd.admin.v1.Admin.TransferLeadership:input_type -> coordd.admin.v1.TransferLeadershipRequest
+	0, // 2: coordd.admin.v1.Admin.Break:input_type -> coordd.admin.v1.BreakRequest
+	3, // 3: coordd.admin.v1.Admin.Remove:output_type -> coordd.admin.v1.RemoveResponse
+	5, // 4: coordd.admin.v1.Admin.TransferLeadership:output_type -> coordd.admin.v1.TransferLeadershipResponse
+	1, // 5: coordd.admin.v1.Admin.Break:output_type -> coordd.admin.v1.BreakResponse
+	3, // [3:6] is the sub-list for method output_type
+	0, // [0:3] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -268,7 +393,7 @@ func file_coordd_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordd_admin_v1_admin_proto_rawDesc), len(file_coordd_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

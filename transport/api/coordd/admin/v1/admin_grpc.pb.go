@@ -24,6 +24,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Admin_Remove_FullMethodName             = "/coordd.admin.v1.Admin/Remove"
 	Admin_TransferLeadership_FullMethodName = "/coordd.admin.v1.Admin/TransferLeadership"
+	Admin_Break_FullMethodName              = "/coordd.admin.v1.Admin/Break"
 )
 
 // AdminClient is the client API for Admin service.
@@ -34,6 +35,9 @@ type AdminClient interface {
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
 	// TransferLeadership makes another voter the leader.
 	TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error)
+	// Break ends a lease against its holder's will: it is renewed no more, and the
+	// name is free when its holder has released it or its deadline has passed.
+	Break(ctx context.Context, in *BreakRequest, opts ...grpc.CallOption) (*BreakResponse, error)
 }
 
 type adminClient struct {
@@ -64,6 +68,16 @@ func (c *adminClient) TransferLeadership(ctx context.Context, in *TransferLeader
 	return out, nil
 }
 
+func (c *adminClient) Break(ctx context.Context, in *BreakRequest, opts ...grpc.CallOption) (*BreakResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BreakResponse)
+	err := c.cc.Invoke(ctx, Admin_Break_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -72,6 +86,9 @@ type AdminServer interface {
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	// TransferLeadership makes another voter the leader.
 	TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error)
+	// Break ends a lease against its holder's will: it is renewed no more, and the
+	// name is free when its holder has released it or its deadline has passed.
+	Break(context.Context, *BreakRequest) (*BreakResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -87,6 +104,9 @@ func (UnimplementedAdminServer) Remove(context.Context, *RemoveRequest) (*Remove
 }
 func (UnimplementedAdminServer) TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TransferLeadership not implemented")
+}
+func (UnimplementedAdminServer) Break(context.Context, *BreakRequest) (*BreakResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Break not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -145,6 +165,24 @@ func _Admin_TransferLeadership_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Break_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BreakRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Break(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Break_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Break(ctx, req.(*BreakRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -159,6 +197,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TransferLeadership",
 			Handler:    _Admin_TransferLeadership_Handler,
+		},
+		{
+			MethodName: "Break",
+			Handler:    _Admin_Break_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -23,6 +23,126 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type BreakRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	Now           bool                   `protobuf:"varint,4,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BreakRequest) Reset() {
+	*x = BreakRequest{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BreakRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BreakRequest) ProtoMessage() {}
+
+func (x *BreakRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BreakRequest.ProtoReflect.Descriptor instead.
+func (*BreakRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *BreakRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *BreakRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BreakRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *BreakRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
+type BreakResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Free          bool                   `protobuf:"varint,1,opt,name=free,proto3" json:"free,omitempty"`
+	AtMostMs      uint32                 `protobuf:"varint,2,opt,name=at_most_ms,json=atMostMs,proto3" json:"at_most_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BreakResponse) Reset() {
+	*x = BreakResponse{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BreakResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BreakResponse) ProtoMessage() {}
+
+func (x *BreakResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BreakResponse.ProtoReflect.Descriptor instead.
+func (*BreakResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *BreakResponse) GetFree() bool {
+	if x != nil {
+		return x.Free
+	}
+	return false
+}
+
+func (x *BreakResponse) GetAtMostMs() uint32 {
+	if x != nil {
+		return x.AtMostMs
+	}
+	return 0
+}
+
 type RemoveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`        // server id of the member that passes it on
@@ -34,7 +154,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +166,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +179,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RemoveRequest) GetBy() string {
@@ -92,7 +212,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -104,7 +224,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -117,7 +237,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{1}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RemoveResponse) GetServerId() string {
@@ -137,7 +257,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -149,7 +269,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -162,7 +282,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TransferLeadershipRequest) GetBy() string {
@@ -188,7 +308,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -200,7 +320,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -213,7 +333,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -237,7 +357,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -249,7 +369,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -262,7 +382,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Node) GetName() string {
@@ -312,7 +432,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -324,7 +444,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -337,7 +457,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HelloRequest) GetSelf() *Node {
@@ -387,7 +507,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +519,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +532,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *HelloResponse) GetSelf() *Node {
@@ -503,7 +623,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +635,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +648,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JoinRequest) GetSelf() *Node {
@@ -562,7 +682,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +694,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +707,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -616,7 +736,7 @@ type ConfirmRequest struct {
 
 func (x *ConfirmRequest) Reset() {
 	*x = ConfirmRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +748,7 @@ func (x *ConfirmRequest) String() string {
 func (*ConfirmRequest) ProtoMessage() {}
 
 func (x *ConfirmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +761,7 @@ func (x *ConfirmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ConfirmRequest) GetCluster() []byte {
@@ -683,7 +803,7 @@ type ConfirmResponse struct {
 
 func (x *ConfirmResponse) Reset() {
 	*x = ConfirmResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +815,7 @@ func (x *ConfirmResponse) String() string {
 func (*ConfirmResponse) ProtoMessage() {}
 
 func (x *ConfirmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +828,7 @@ func (x *ConfirmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ConfirmResponse) GetYes() bool {
@@ -736,7 +856,16 @@ var File_coordd_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_coordd_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x19coordd/peer/v1/peer.proto\x12\x0ecoordd.peer.v1\"I\n" +
+	"\x19coordd/peer/v1/peer.proto\x12\x0ecoordd.peer.v1\"Z\n" +
+	"\fBreakRequest\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x10\n" +
+	"\x03now\x18\x04 \x01(\bR\x03now\"A\n" +
+	"\rBreakResponse\x12\x12\n" +
+	"\x04free\x18\x01 \x01(\bR\x04free\x12\x1c\n" +
+	"\n" +
+	"at_most_ms\x18\x02 \x01(\rR\batMostMs\"I\n" +
 	"\rRemoveRequest\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -787,13 +916,14 @@ const file_coordd_peer_v1_peer_proto_rawDesc = "" +
 	"\x0fConfirmResponse\x12\x10\n" +
 	"\x03yes\x18\x01 \x01(\bR\x03yes\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\x04R\x05nonce\x12\x12\n" +
-	"\x04term\x18\x03 \x01(\x04R\x04term2\x91\x03\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term2\xd7\x03\n" +
 	"\x04Peer\x12D\n" +
 	"\x05Hello\x12\x1c.coordd.peer.v1.HelloRequest\x1a\x1d.coordd.peer.v1.HelloResponse\x12A\n" +
 	"\x04Join\x12\x1b.coordd.peer.v1.JoinRequest\x1a\x1c.coordd.peer.v1.JoinResponse\x12J\n" +
 	"\aConfirm\x12\x1e.coordd.peer.v1.ConfirmRequest\x1a\x1f.coordd.peer.v1.ConfirmResponse\x12G\n" +
 	"\x06Remove\x12\x1d.coordd.peer.v1.RemoveRequest\x1a\x1e.coordd.peer.v1.RemoveResponse\x12k\n" +
-	"\x12TransferLeadership\x12).coordd.peer.v1.TransferLeadershipRequest\x1a*.coordd.peer.v1.TransferLeadershipResponseB>Z<github.com/coordd/coordd/transport/api/coordd/peer/v1;peerv1b\x06proto3"
+	"\x12TransferLeadership\x12).coordd.peer.v1.TransferLeadershipRequest\x1a*.coordd.peer.v1.TransferLeadershipResponse\x12D\n" +
+	"\x05Break\x12\x1c.coordd.peer.v1.BreakRequest\x1a\x1d.coordd.peer.v1.BreakResponseB>Z<github.com/coordd/coordd/transport/api/coordd/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_coordd_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -807,37 +937,41 @@ func file_coordd_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_coordd_peer_v1_peer_proto_rawDescData
 }
 
-var file_coordd_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_coordd_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_coordd_peer_v1_peer_proto_goTypes = []any{
-	(*RemoveRequest)(nil),              // 0: coordd.peer.v1.RemoveRequest
-	(*RemoveResponse)(nil),             // 1: coordd.peer.v1.RemoveResponse
-	(*TransferLeadershipRequest)(nil),  // 2: coordd.peer.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 3: coordd.peer.v1.TransferLeadershipResponse
-	(*Node)(nil),                       // 4: coordd.peer.v1.Node
-	(*HelloRequest)(nil),               // 5: coordd.peer.v1.HelloRequest
-	(*HelloResponse)(nil),              // 6: coordd.peer.v1.HelloResponse
-	(*JoinRequest)(nil),                // 7: coordd.peer.v1.JoinRequest
-	(*JoinResponse)(nil),               // 8: coordd.peer.v1.JoinResponse
-	(*ConfirmRequest)(nil),             // 9: coordd.peer.v1.ConfirmRequest
-	(*ConfirmResponse)(nil),            // 10: coordd.peer.v1.ConfirmResponse
+	(*BreakRequest)(nil),               // 0: coordd.peer.v1.BreakRequest
+	(*BreakResponse)(nil),              // 1: coordd.peer.v1.BreakResponse
+	(*RemoveRequest)(nil),              // 2: coordd.peer.v1.RemoveRequest
+	(*RemoveResponse)(nil),             // 3: coordd.peer.v1.RemoveResponse
+	(*TransferLeadershipRequest)(nil),  // 4: coordd.peer.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 5: coordd.peer.v1.TransferLeadershipResponse
+	(*Node)(nil),                       // 6: coordd.peer.v1.Node
+	(*HelloRequest)(nil),               // 7: coordd.peer.v1.HelloRequest
+	(*HelloResponse)(nil),              // 8: coordd.peer.v1.HelloResponse
+	(*JoinRequest)(nil),                // 9: coordd.peer.v1.JoinRequest
+	(*JoinResponse)(nil),               // 10: coordd.peer.v1.JoinResponse
+	(*ConfirmRequest)(nil),             // 11: coordd.peer.v1.ConfirmRequest
+	(*ConfirmResponse)(nil),            // 12: coordd.peer.v1.ConfirmResponse
 }
 var file_coordd_peer_v1_peer_proto_depIdxs = []int32{
-	4,  // 0: coordd.peer.v1.HelloRequest.self:type_name -> coordd.peer.v1.Node
-	4,  // 1: coordd.peer.v1.HelloResponse.self:type_name -> coordd.peer.v1.Node
-	4,  // 2: coordd.peer.v1.HelloResponse.peers:type_name -> coordd.peer.v1.Node
-	4,  // 3: coordd.peer.v1.JoinRequest.self:type_name -> coordd.peer.v1.Node
-	5,  // 4: coordd.peer.v1.Peer.Hello:input_type -> coordd.peer.v1.HelloRequest
-	7,  // 5: coordd.peer.v1.Peer.Join:input_type -> coordd.peer.v1.JoinRequest
-	9,  // 6: coordd.peer.v1.Peer.Confirm:input_type -> coordd.peer.v1.ConfirmRequest
-	0,  // 7: coordd.peer.v1.Peer.Remove:input_type -> coordd.peer.v1.RemoveRequest
-	2,  // 8: coordd.peer.v1.Peer.TransferLeadership:input_type -> coordd.peer.v1.TransferLeadershipRequest
-	6,  // 9: coordd.peer.v1.Peer.Hello:output_type -> coordd.peer.v1.HelloResponse
-	8,  // 10: coordd.peer.v1.Peer.Join:output_type -> coordd.peer.v1.JoinResponse
-	10, // 11: coordd.peer.v1.Peer.Confirm:output_type -> coordd.peer.v1.ConfirmResponse
-	1,  // 12: coordd.peer.v1.Peer.Remove:output_type -> coordd.peer.v1.RemoveResponse
-	3,  // 13: coordd.peer.v1.Peer.TransferLeadership:output_type -> coordd.peer.v1.TransferLeadershipResponse
-	9,  // [9:14] is the sub-list for method output_type
-	4,  // [4:9] is the sub-list for method input_type
+	6,  // 0: coordd.peer.v1.HelloRequest.self:type_name -> coordd.peer.v1.Node
+	6,  // 1: coordd.peer.v1.HelloResponse.self:type_name -> coordd.peer.v1.Node
+	6,  // 2: coordd.peer.v1.HelloResponse.peers:type_name -> coordd.peer.v1.Node
+	6,  // 3: coordd.peer.v1.JoinRequest.self:type_name -> coordd.peer.v1.Node
+	7,  // 4: coordd.peer.v1.Peer.Hello:input_type -> coordd.peer.v1.HelloRequest
+	9,  // 5: coordd.peer.v1.Peer.Join:input_type -> coordd.peer.v1.JoinRequest
+	11, // 6: coordd.peer.v1.Peer.Confirm:input_type -> coordd.peer.v1.ConfirmRequest
+	2,  // 7: coordd.peer.v1.Peer.Remove:input_type -> coordd.peer.v1.RemoveRequest
+	4,  // 8: coordd.peer.v1.Peer.TransferLeadership:input_type -> coordd.peer.v1.TransferLeadershipRequest
+	0,  // 9: coordd.peer.v1.Peer.Break:input_type -> coordd.peer.v1.BreakRequest
+	8,  // 10: coordd.peer.v1.Peer.Hello:output_type -> coordd.peer.v1.HelloResponse
+	10, // 11: coordd.peer.v1.Peer.Join:output_type -> coordd.peer.v1.JoinResponse
+	12, // 12: coordd.peer.v1.Peer.Confirm:output_type -> coordd.peer.v1.ConfirmResponse
+	3,  // 13: coordd.peer.v1.Peer.Remove:output_type -> coordd.peer.v1.RemoveResponse
+	5,  // 14: coordd.peer.v1.Peer.TransferLeadership:output_type -> coordd.peer.v1.TransferLeadershipResponse
+	1,  // 15: coordd.peer.v1.Peer.Break:output_type -> coordd.peer.v1.BreakResponse
+	10, // [10:16] is the sub-list for method output_type
+	4,  // [4:10] is the sub-list for method input_type
 	4,  // [4:4] is the sub-list for extension type_name
 	4,  // [4:4] is the sub-list for extension extendee
 	0,  // [0:4] is the sub-list for field type_name
@@ -854,7 +988,7 @@ func file_coordd_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordd_peer_v1_peer_proto_rawDesc), len(file_coordd_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

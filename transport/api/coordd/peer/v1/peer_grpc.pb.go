@@ -26,6 +26,7 @@ const (
 	Peer_Confirm_FullMethodName            = "/coordd.peer.v1.Peer/Confirm"
 	Peer_Remove_FullMethodName             = "/coordd.peer.v1.Peer/Remove"
 	Peer_TransferLeadership_FullMethodName = "/coordd.peer.v1.Peer/TransferLeadership"
+	Peer_Break_FullMethodName              = "/coordd.peer.v1.Peer/Break"
 )
 
 // PeerClient is the client API for Peer service.
@@ -38,10 +39,11 @@ type PeerClient interface {
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Confirm is one question of a round of the voters (protocol, N4).
 	Confirm(ctx context.Context, in *ConfirmRequest, opts ...grpc.CallOption) (*ConfirmResponse, error)
-	// Remove and TransferLeadership are an operator's calls, taken by another
-	// member over its Unix socket and passed on to the leader.
+	// Remove, TransferLeadership and Break are an operator's calls, taken by
+	// another member over its Unix socket and passed on to the leader.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
 	TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error)
+	Break(ctx context.Context, in *BreakRequest, opts ...grpc.CallOption) (*BreakResponse, error)
 }
 
 type peerClient struct {
@@ -102,6 +104,16 @@ func (c *peerClient) TransferLeadership(ctx context.Context, in *TransferLeaders
 	return out, nil
 }
 
+func (c *peerClient) Break(ctx context.Context, in *BreakRequest, opts ...grpc.CallOption) (*BreakResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BreakResponse)
+	err := c.cc.Invoke(ctx, Peer_Break_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -112,10 +124,11 @@ type PeerServer interface {
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
 	// Confirm is one question of a round of the voters (protocol, N4).
 	Confirm(context.Context, *ConfirmRequest) (*ConfirmResponse, error)
-	// Remove and TransferLeadership are an operator's calls, taken by another
-	// member over its Unix socket and passed on to the leader.
+	// Remove, TransferLeadership and Break are an operator's calls, taken by
+	// another member over its Unix socket and passed on to the leader.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error)
+	Break(context.Context, *BreakRequest) (*BreakResponse, error)
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -140,6 +153,9 @@ func (UnimplementedPeerServer) Remove(context.Context, *RemoveRequest) (*RemoveR
 }
 func (UnimplementedPeerServer) TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TransferLeadership not implemented")
+}
+func (UnimplementedPeerServer) Break(context.Context, *BreakRequest) (*BreakResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Break not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -252,6 +268,24 @@ func _Peer_TransferLeadership_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_Break_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BreakRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).Break(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_Break_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).Break(ctx, req.(*BreakRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -278,6 +312,10 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TransferLeadership",
 			Handler:    _Peer_TransferLeadership_Handler,
+		},
+		{
+			MethodName: "Break",
+			Handler:    _Peer_Break_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,163 @@
+package transport
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
+	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
+)
+
+// defaultPage is how many leases a List without a limit tells at most.
+const defaultPage = 100
+
+// requestFields has the fields that the messages of unary calls name otherwise
+// than package leases.
+var requestFields = map[string]string{
+	"ttl": "ttl_ms", "wait": "wait_ms",
+	"owner label": "owner.label", "owner site": "owner.site", "owner host": "owner.host",
+}
+
+// inRequest is err with the field that it is about named as the message names it.
+func inRequest(err error) error {
+	invalid, ok := err.(*leases.InvalidError)
+	if !ok {
+		return err
+	}
+	if field, other := requestFields[invalid.Field]; other {
+		return &leases.InvalidError{Field: field, Value: invalid.Value, Bounds: invalid.Bounds}
+	}
+	return err
+}
+
+// parseID reads an id that must be there.
+func parseID(field, s string) (leases.ID, error) {
+	id, err := leases.ParseID(s)
+	if invalid, ok := err.(*leases.InvalidError); ok {
+		invalid.Field = field
+		return leases.ID{}, invalid
+	}
+	if id.IsZero() {
+		return leases.ID{}, &leases.InvalidError{Field: field, Value: "zeros", Bounds: "32 hexadecimal digits that were drawn at random"}
+	}
+	return id, nil
+}
+
+func fromAcquireRequest(r *coorddv1.AcquireRequest) (a attempted, err error) {
+	id := leases.NewID()
+	if r.Attempt == "" {
+		a.drawn = true
+	} else if id, err = parseID("attempt", r.Attempt); err != nil {
+		return a, err
+	}
+	if r.Session == "" {
+		a.session = sessionOf(id)
+	} else if a.session, err = parseID("session", r.Session); err != nil {
+		return a, err
+	}
+	a.claim, err = fromAcquire(&coorddv1.Acquire{
+		Name: r.Name, Attempt: id[:], TtlMs: r.TtlMs, WaitMs: r.WaitMs, Owner: r.Owner, Attributes: r.Attributes,
+	})
+	return a, err
+}
+
+// sessionOf is the session that the node draws for an attempt. It is the same
+// for a repeat, which is a stranger's otherwise and waits for the lease that the
+// first copy was granted.
+func sessionOf(attempt leases.ID) leases.ID {
+	sum := sha256.Sum256(append([]byte("session of "), attempt[:]...))
+	return leases.ID(sum[:16])
+}
+
+func toAcquireResponse(a attempted, g leases.Grant) *coorddv1.AcquireResponse {
+	return &coorddv1.AcquireResponse{
+		Name: a.claim.Name, Session: a.session.String(), Attempt: a.claim.Attempt.String(), Token: uint64(g.Token), TtlMs: millisUp(a.claim.TTL),
+		AcquiredAtUnixMs: toUnixMillis(g.AcquiredAt), Waited: g.Waited,
+	}
+}
+
+// withdrawal is what a Withdraw names.
+type withdrawal struct {
+	name             string
+	session, attempt leases.ID
+}
+
+func fromWithdrawRequest(r *coorddv1.WithdrawRequest) (w withdrawal, err error) {
+	w.name = r.Name
+	if err = leases.ValidateName(r.Name); err != nil {
+		return w, err
+	}
+	if w.session, err = parseID("session", r.Session); err != nil {
+		return w, err
+	}
+	w.attempt, err = parseID("attempt", r.Attempt)
+	return w, err
+}
+
+// holder reads the fields that name a lease and who holds it.
+func holder(session, name string, token uint64) (leases.ID, leases.Held, error) {
+	held := leases.Held{Name: name, Token: tokens.Token(token)}
+	if err := held.Validate(); err != nil {
+		return leases.ID{}, held, err
+	}
+	id, err := parseID("session", session)
+	return id, held, err
+}
+
+// listing is what a List asks for.
+type listing struct {
+	prefix, after string
+	limit         int
+}
+
+func (l listing) validate() error {
+	if err := part("prefix", l.prefix); err != nil {
+		return err
+	}
+	if err := part("after", l.after); err != nil {
+		return err
+	}
+	if l.limit < 1 || l.limit > leases.MaxPage {
+		return &leases.InvalidError{Field: "limit", Value: fmt.Sprint(l.limit), Bounds: fmt.Sprintf("from 1 to %d", leases.MaxPage)}
+	}
+	return nil
+}
+
+func fromListRequest(r *coorddv1.ListRequest) (listing, error) {
+	l := listing{r.Prefix, r.After, int(r.Limit)}
+	if r.Limit == 0 {
+		l.limit = defaultPage
+	}
+	return l, l.validate()
+}
+
+// part checks what is compared with names without being one.
+func part(field, s string) error {
+	if len(s) <= leases.MaxName && utf8.ValidString(s) {
+		return nil
+	}
+	return &leases.InvalidError{Field: field, Value: fmt.Sprintf("%d bytes", len(s)), Bounds: fmt.Sprintf("at most %d bytes of UTF-8", leases.MaxName)}
+}
+
+// watching is what a Watch asks for.
+type watching struct {
+	prefix string
+	from   leases.Position
+}
+
+func (w watching) validate() error {
+	if err := part("prefix", w.prefix); err != nil {
+		return err
+	}
+	if w.from.Epoch > tokens.MaxEpoch || w.from.Epoch == 0 && w.from.Revision != 0 {
+		return &leases.InvalidError{Field: "epoch", Value: fmt.Sprint(w.from.Epoch), Bounds: fmt.Sprintf("from 1 to %d beside a revision, or 0 for both", tokens.MaxEpoch)}
+	}
+	return nil
+}
+
+func fromWatchRequest(r *coorddv1.WatchRequest) (watching, error) {
+	w := watching{r.Prefix, leases.Position{Epoch: r.Epoch, Revision: r.Revision}}
+	return w, w.validate()
+}
