@@ -18,6 +18,9 @@
 // fencing token can stop: pass it to the store and let the store refuse an
 // older one.
 //
+// Elect stands for a lease again and again. Get, List, Queue and Watch tell about
+// all leases, whoever holds them.
+//
 // The errors are those of package leases.
 package client
 
@@ -29,6 +32,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/transport"
 )
@@ -36,6 +40,7 @@ import (
 // Client acquires leases and keeps them. It is safe for concurrent use.
 type Client struct {
 	options
+	directory    leases.Directory
 	conversation *conversation
 	renewer      *renewer
 	naive        naive
@@ -80,11 +85,12 @@ func New(b leases.Backend, opts ...Option) *Client { return newClient(b, newOpti
 
 func newClient(b leases.Backend, o options) *Client {
 	c := &Client{
-		options:  o,
-		unended:  map[*Lease]struct{}{},
-		attempts: map[leases.ID]*Lease{},
-		naive:    naive{rules: o.rules},
-		closed:   make(chan struct{}),
+		options:   o,
+		directory: b,
+		unended:   map[*Lease]struct{}{},
+		attempts:  map[leases.ID]*Lease{},
+		naive:     naive{rules: o.rules},
+		closed:    make(chan struct{}),
 	}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.waits, c.endWait = context.WithCancelCause(c.ctx)
@@ -182,9 +188,16 @@ func (c *Client) hear(e leases.Event) {
 		if !errors.Is(e.Err, leases.ErrNotHeld) {
 			return // only a certain refusal is a loss
 		}
-		for _, l := range c.all() {
-			l.lost(e)
-		}
+		c.tell(news(e.Held, e.Err, (*holder).gone))
+	case leases.Breaking:
+		broken := &leases.NotHeldError{Name: e.Held.Name, Token: e.Held.Token, Why: leases.WhyBroken}
+		c.tell(news(e.Held, broken, (*holder).refused))
+	}
+}
+
+func (c *Client) tell(event func(*holder, clock.Instant) verdict) {
+	for _, l := range c.all() {
+		l.step(event)
 	}
 }
 

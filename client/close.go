@@ -8,12 +8,12 @@ import (
 	"github.com/coordd/coordd/leases"
 )
 
-// Close ends the client. It ends what waits for a lease, with leases.ErrClosed,
-// and the contexts of all leases. While their work goes on it keeps renewing
-// them; the work of a lease ends when Run's function returns or Release is
-// called. It waits until all that was held is released, and all that may have
-// been granted is withdrawn, or until ctx ends: what is left then lapses, and
-// the error, joined with ctx's cause, names it.
+// Close ends the client. It ends what waits for a lease, asks or watches, with
+// leases.ErrClosed, and the contexts of all leases. While their work goes on it
+// keeps renewing them; the work of a lease ends when Run's function returns or
+// Release is called. It waits until all that was held is released, and all that
+// may have been granted is withdrawn, or until ctx ends: what is left then
+// lapses, and the error, joined with ctx's cause, names it.
 //
 // When Close returns, no goroutine of the client's is left. Another Close waits
 // for the first and returns the same.
@@ -72,7 +72,7 @@ func (l *Lease) left() error {
 	defer l.mu.Unlock()
 	why := "its release is not answered"
 	switch {
-	case l.holder.stage == held && !l.releasing:
+	case (l.holder.stage == held || l.holder.owed) && !l.releasing:
 		why = "its work has not ended"
 	case l.timer == nil:
 		why = "its withdrawal is not answered"

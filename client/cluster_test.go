@@ -33,6 +33,14 @@ type cluster struct {
 	grants  int
 	expired int
 
+	revision uint64
+	changes  []leases.Change // that are remembered, the oldest first
+	floor    uint64          // those up to it are not
+	more     chan struct{}   // closed at the next change
+	broke    chan struct{}   // closed when all watches break
+	passed   map[tokens.Token]tokens.Token
+	pageSize int // the most that a page has
+
 	// fault decides what the network does to a call; nil: nothing. It is called
 	// with mu held.
 	fault func(call) fault
@@ -42,12 +50,13 @@ type cluster struct {
 
 // call is one request that a client made.
 type call struct {
-	op      string // acquire, withdraw, renew, release
+	op      string // acquire, withdraw, renew, release, transfer, get, list, queue, watch
 	name    string // the first one's of a renewal
 	attempt leases.ID
 	token   tokens.Token
 	wait    time.Duration
-	link    int // the number of the conversation, from 1
+	from    leases.Position
+	link    int // the number of the conversation, from 1; 0: it needs none
 	n       int // how many of that op there were, this one included
 	size    int // leases in a renewal
 	at      time.Time
@@ -69,6 +78,8 @@ type grant struct {
 	session  leases.ID
 	token    tokens.Token
 	waited   bool // not renewed yet
+	broken   bool
+	at       time.Time
 	deadline time.Time
 	timer    *time.Timer
 }
@@ -80,9 +91,10 @@ type waiter struct {
 }
 
 type reply struct {
-	grant leases.Grant
-	err   error
-	errs  []error
+	grant  leases.Grant
+	err    error
+	errs   []error
+	passed bool // of a transfer
 }
 
 // link is a Session.
@@ -98,11 +110,15 @@ type link struct {
 
 func newCluster() *cluster {
 	return &cluster{
-		held:   map[string]*grant{},
-		queues: map[string][]*waiter{},
-		gone:   map[leases.ID]bool{},
-		links:  map[*link]bool{},
-		counts: map[string]int{},
+		held:     map[string]*grant{},
+		queues:   map[string][]*waiter{},
+		gone:     map[leases.ID]bool{},
+		links:    map[*link]bool{},
+		counts:   map[string]int{},
+		pageSize: leases.MaxPage,
+		passed:   map[tokens.Token]tokens.Token{},
+		more:     make(chan struct{}),
+		broke:    make(chan struct{}),
 	}
 }
 
@@ -172,25 +188,32 @@ func (l *link) end(err error) {
 func (c *cluster) breakAll(err error) {
 	c.mu.Lock()
 	links := slices.Collect(maps.Keys(c.links))
+	close(c.broke)
+	c.broke = make(chan struct{})
 	c.mu.Unlock()
 	for _, l := range links {
 		l.end(err)
 	}
 }
 
+// note notes a call and returns what the network does to it.
+func (c *cluster) note(k call) fault {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts[k.op]++
+	k.n, k.at = c.counts[k.op], time.Now()
+	c.calls = append(c.calls, k)
+	if c.fault == nil {
+		return fault{}
+	}
+	return c.fault(k)
+}
+
 // do brings a call over the network, has it carried out and brings the answer back.
 func (l *link) do(ctx context.Context, k call, carryOut func() reply) reply {
+	k.link = l.number
 	c := l.cluster
-	c.mu.Lock()
-	c.counts[k.op]++
-	k.link, k.n, k.at = l.number, c.counts[k.op], time.Now()
-	c.calls = append(c.calls, k)
-	var f fault
-	if c.fault != nil {
-		f = c.fault(k)
-	}
-	c.mu.Unlock()
-
+	f := c.note(k)
 	answer := make(chan reply, 1)
 	switch {
 	case f.err != nil:
@@ -252,6 +275,14 @@ func (l *link) Release(ctx context.Context, h leases.Held) error {
 	return l.do(ctx, call{op: "release", name: h.Name, token: h.Token}, func() reply {
 		return reply{err: l.cluster.release(l.session, h)}
 	}).err
+}
+
+func (l *link) Transfer(ctx context.Context, h leases.Held, to leases.ID) (bool, error) {
+	r := l.do(ctx, call{op: "transfer", name: h.Name, token: h.Token, attempt: to}, func() reply {
+		passed, err := l.cluster.transfer(l.session, h, to)
+		return reply{passed: passed, err: err}
+	})
+	return r.passed, r.err
 }
 
 // acquire answers a claim, if need be after a wait.
@@ -322,16 +353,23 @@ func (c *cluster) heldBy(name string) error {
 
 // grant is called with mu held.
 func (c *cluster) grant(session leases.ID, claim leases.Claim, waited bool) leases.Grant {
+	g := c.insert(session, claim, waited)
+	c.record(g, leases.Change{Kind: leases.ChangeGranted, Token: g.token})
+	return leases.Grant{Token: g.token, Waited: waited}
+}
+
+// insert is grant without a change. It is called with mu held.
+func (c *cluster) insert(session leases.ID, claim leases.Claim, waited bool) *grant {
 	c.last++
 	c.grants++
-	g := &grant{Claim: claim, session: session, token: tokens.New(1, c.last), waited: waited}
+	g := &grant{Claim: claim, session: session, token: tokens.New(1, c.last), waited: waited, at: time.Now()}
 	c.held[claim.Name] = g
 	life := claim.TTL
 	if waited {
 		life = min(life, leases.FirstDeadline)
 	}
 	c.until(g, leases.Stretch(life))
-	return leases.Grant{Token: g.token, Waited: waited}
+	return g
 }
 
 // until sets a lease's deadline. It is called with mu held.
@@ -345,15 +383,19 @@ func (c *cluster) until(g *grant, d time.Duration) {
 		defer c.mu.Unlock()
 		if c.held[g.Name] == g && !time.Now().Before(g.deadline) {
 			c.expired++
-			c.free(g)
+			c.end(g, leases.ChangeExpired)
 		}
 	})
 }
 
-// free ends a lease; the next in turn gets the name. It is called with mu held.
-func (c *cluster) free(g *grant) {
+// free ends a lease as its release does. It is called with mu held.
+func (c *cluster) free(g *grant) { c.end(g, leases.ChangeReleased) }
+
+// end ends a lease; the next in turn gets the name. It is called with mu held.
+func (c *cluster) end(g *grant, kind leases.ChangeKind) {
 	g.timer.Stop()
 	delete(c.held, g.Name)
+	c.record(g, leases.Change{Kind: kind, Token: g.token, Free: true})
 	if q := c.queues[g.Name]; len(q) > 0 {
 		w := q[0]
 		c.queues[g.Name] = slices.Delete(q, 0, 1)
@@ -364,7 +406,11 @@ func (c *cluster) free(g *grant) {
 func (c *cluster) find(session leases.ID, h leases.Held) (*grant, error) {
 	g := c.held[h.Name]
 	if g == nil || g.token != h.Token || g.session != session {
-		return nil, &leases.NotHeldError{Name: h.Name, Token: h.Token}
+		gone := &leases.NotHeldError{Name: h.Name, Token: h.Token, Next: c.passed[h.Token]}
+		if gone.Next != 0 {
+			gone.Why = leases.WhyTransferred
+		}
+		return nil, gone
 	}
 	return g, nil
 }
@@ -375,6 +421,9 @@ func (c *cluster) renew(session leases.ID, h leases.Held) error {
 	g, err := c.find(session, h)
 	if err != nil {
 		return err
+	}
+	if g.broken {
+		return &leases.NotHeldError{Name: h.Name, Token: h.Token, Why: leases.WhyBroken}
 	}
 	g.waited = false
 	c.until(g, leases.Stretch(g.TTL))
@@ -392,6 +441,29 @@ func (c *cluster) release(session leases.ID, h leases.Held) error {
 	return nil
 }
 
+func (c *cluster) transfer(session leases.ID, h leases.Held, to leases.ID) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g, err := c.find(session, h)
+	if err != nil {
+		return false, err
+	}
+	q := c.queues[h.Name]
+	i := slices.IndexFunc(q, func(w *waiter) bool { return w.Attempt == to })
+	if i < 0 {
+		c.free(g)
+		return false, nil
+	}
+	heir := q[i]
+	c.queues[h.Name] = slices.Delete(q, i, i+1)
+	g.timer.Stop()
+	next := c.insert(heir.link.session, heir.Claim, true)
+	c.passed[g.token] = next.token
+	c.record(next, leases.Change{Kind: leases.ChangeTransferred, Token: g.token, Next: next.token})
+	heir.answer <- reply{grant: leases.Grant{Token: next.token, Waited: true}}
+	return true, nil
+}
+
 func (c *cluster) withdraw(session leases.ID, name string, attempt leases.ID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -404,7 +476,7 @@ func (c *cluster) withdraw(session leases.ID, name string, attempt leases.ID) er
 		return gone
 	})
 	if g := c.held[name]; g != nil && g.Attempt == attempt && g.session == session {
-		c.free(g)
+		c.end(g, leases.ChangeWithdrawn)
 	}
 	return nil
 }
@@ -426,14 +498,36 @@ func (c *cluster) endLease(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.held[name]
-	h := leases.Held{Name: name, Token: g.token}
-	c.free(g)
+	c.end(g, leases.ChangeBroken)
+	c.tell(g, leases.Ended{Held: g.id(), Err: &leases.NotHeldError{Name: name, Token: g.token, Why: leases.WhyBroken}})
+}
+
+// breakLease lets a lease, if there is one, be renewed no more; told: its holder
+// hears of it at once.
+func (c *cluster) breakLease(name string, told bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.held[name]
+	if g == nil {
+		return
+	}
+	g.broken = true
+	c.record(g, leases.Change{Kind: leases.ChangeBroken, Token: g.token})
+	if told {
+		c.tell(g, leases.Breaking{Held: g.id()})
+	}
+}
+
+// tell tells the holder of a lease. It is called with mu held.
+func (c *cluster) tell(g *grant, e leases.Event) {
 	for l := range c.links {
 		if l.session == g.session {
-			l.on(leases.Ended{Held: h, Err: &leases.NotHeldError{Name: name, Token: g.token, Why: leases.WhyBroken}})
+			l.on(e)
 		}
 	}
 }
+
+func (g *grant) id() leases.Held { return leases.Held{Name: g.Name, Token: g.token} }
 
 // set changes the faults.
 func (c *cluster) set(f func(call) fault) {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,6 +29,7 @@ const (
 	send                   // a renewal is to be sent now
 	believe                // the lease is held, until a new deadline
 	end                    // it is over, and why says how
+	settle                 // it was over, and now nothing is left to give back
 )
 
 // holder is what a client may believe about one attempt at a lease (section 3
@@ -46,6 +48,7 @@ type holder struct {
 	deadline clock.Instant // of a lease that is held: the first instant at which it is not believed in
 	trouble  error         // why the newest renewal was not answered
 	why      error         // once it is over
+	owed     bool          // it is over, but the cluster keeps the name taken until it is given back, or its deadline
 }
 
 // attempted notes that a copy of the Acquire is about to be sent. A grant counts
@@ -79,8 +82,8 @@ func (h *holder) granted(g leases.Grant, now clock.Instant) verdict {
 
 // renew says whether a renewal may be sent now.
 func (h *holder) renew(now clock.Instant) verdict {
-	if h.lapse(now) == end {
-		return end
+	if v := h.lapse(now); v != ignore {
+		return v
 	}
 	if h.stage != confirming && h.stage != held {
 		return ignore
@@ -105,13 +108,35 @@ func (h *holder) renewed(sent, now clock.Instant) verdict {
 	return believe
 }
 
-// refused takes the certain answer that the lease is not held.
+// refused takes the certain answer that the lease is not held, or the news that
+// it is broken: then it is over for its holder alone, who may still give it back.
 func (h *holder) refused(err error, now clock.Instant) verdict {
 	if v := h.renew(now); v != send {
 		return v
 	}
 	h.stage, h.why = over, fmt.Errorf("%w: %w", leases.ErrLost, err)
+	var gone *leases.NotHeldError
+	h.owed = errors.As(err, &gone) && gone.Why == leases.WhyBroken
 	return end
+}
+
+// gone takes the news that the lease has ended in the cluster too.
+func (h *holder) gone(err error, now clock.Instant) verdict {
+	v := h.refused(err, now)
+	if v == ignore {
+		return h.forgive()
+	}
+	h.owed = false
+	return v
+}
+
+// forgive notes that nothing is left to give back.
+func (h *holder) forgive() verdict {
+	if !h.owed {
+		return ignore
+	}
+	h.owed = false
+	return settle
 }
 
 // unanswered notes that nothing is known of a renewal. That is never a loss.
@@ -119,8 +144,11 @@ func (h *holder) unanswered(err error) { h.trouble = err }
 
 // lapse ends a lease whose deadline has come.
 func (h *holder) lapse(now clock.Instant) verdict {
-	if h.stage != held || now.Before(h.deadline) {
+	switch {
+	case h.deadline == 0 || now.Before(h.deadline):
 		return ignore
+	case h.stage != held:
+		return h.forgive()
 	}
 	h.stage = over
 	h.why = fmt.Errorf("%w: %q under token %v was not renewed in time", leases.ErrExpired, h.name, h.token)
@@ -139,20 +167,22 @@ func (h *holder) withdraw(why error) bool {
 	if h.stage != over && h.rules.On(rules.AttemptOver) {
 		h.stage, h.why = over, why
 	}
+	h.owed = false
 	return true
 }
 
-// release ends a lease that is about to be released. Its error says how the
-// lease ended before; then there is nothing to release.
-func (h *holder) release(now clock.Instant) error {
+// release ends a lease that is about to be given back, be it to an heir (S47,
+// S48). It returns false if nothing is left to give back; why then says how the
+// lease ended.
+func (h *holder) release(now clock.Instant) bool {
 	h.lapse(now)
-	if h.stage == over {
-		return h.why
-	}
-	if h.rules.On(rules.AttemptOver) {
+	switch {
+	case h.stage == over:
+		return h.forgive() == settle
+	case h.rules.On(rules.AttemptOver):
 		h.released()
 	}
-	return nil
+	return true
 }
 
 // released ends a lease that was given back.
@@ -167,7 +197,7 @@ func (h *holder) released() verdict {
 // abandon ends whatever there is, without a word to anybody.
 func (h *holder) abandon(why error) verdict {
 	if h.stage == over {
-		return ignore
+		return h.forgive()
 	}
 	h.stage, h.why = over, why
 	return end

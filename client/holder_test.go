@@ -14,7 +14,10 @@ import (
 
 const second = clock.Instant(time.Second)
 
-var errRefused = &leases.NotHeldError{Name: "x", Why: leases.WhyExpired}
+var (
+	errRefused = &leases.NotHeldError{Name: "x", Why: leases.WhyExpired}
+	errBroken  = &leases.NotHeldError{Name: "x", Why: leases.WhyBroken}
+)
 
 func newHolder(r rules.Set) *holder { return &holder{name: "x", ttl: 10 * time.Second, rules: r} }
 
@@ -43,6 +46,18 @@ func refused(at clock.Instant) func(*holder) verdict {
 	return func(h *holder) verdict { return h.refused(errRefused, at) }
 }
 
+func broken(at clock.Instant) func(*holder) verdict {
+	return func(h *holder) verdict { return h.refused(errBroken, at) }
+}
+
+func gone(at clock.Instant) func(*holder) verdict {
+	return func(h *holder) verdict { return h.gone(errBroken, at) }
+}
+
+func lapsed(at clock.Instant) func(*holder) verdict {
+	return func(h *holder) verdict { return h.lapse(at) }
+}
+
 func withdrawn(h *holder) verdict {
 	if h.withdraw(errWithdrawn) {
 		return end
@@ -52,7 +67,7 @@ func withdrawn(h *holder) verdict {
 
 func released(at clock.Instant) func(*holder) verdict {
 	return func(h *holder) verdict {
-		if h.release(at) == nil {
+		if h.release(at) {
 			return end
 		}
 		return ignore
@@ -156,6 +171,66 @@ func TestHolder(t *testing.T) {
 			{"granted", granted(false, 0), believe, held, 9*s + 9*s/10},
 			{"released", released(10 * s), ignore, over, 0},
 		}, why: []error{leases.ErrExpired}},
+		{name: "broken, it is over, and still to be given back", steps: []step{
+			{"sent", sent(0), send, waiting, 0},
+			{"granted", granted(false, 0), believe, held, 9*s + 9*s/10},
+			{"broken", broken(1 * s), end, over, 0},
+			{"told again", broken(2 * s), ignore, over, 0},
+			{"renewed", renewed(0, 2*s), ignore, over, 0},
+			{"to be renewed", func(h *holder) verdict { return h.renew(2 * s) }, ignore, over, 0},
+			{"released", released(3 * s), end, over, 0},
+			{"released again", released(4 * s), ignore, over, 0},
+			{"at its deadline", lapsed(10 * s), ignore, over, 0},
+		}, why: []error{leases.ErrLost, leases.ErrNotHeld}},
+		{name: "broken, it is given back until its deadline", steps: []step{
+			{"sent", sent(0), send, waiting, 0},
+			{"granted", granted(false, 0), believe, held, 9*s + 9*s/10},
+			{"broken", broken(1 * s), end, over, 0},
+			{"just before", lapsed(9*s + 9*s/10 - 1), ignore, over, 0},
+			{"at its deadline", lapsed(9*s + 9*s/10), settle, over, 0},
+			{"later", lapsed(10 * s), ignore, over, 0},
+			{"released", released(10 * s), ignore, over, 0},
+		}, why: []error{leases.ErrLost}},
+		{name: "broken, its deadline is read when it is released", steps: []step{
+			{"sent", sent(0), send, waiting, 0},
+			{"granted", granted(false, 0), believe, held, 9*s + 9*s/10},
+			{"broken", broken(1 * s), end, over, 0},
+			{"released", released(9*s + 9*s/10), ignore, over, 0},
+		}, why: []error{leases.ErrLost}},
+		{name: "broken and then ended, nothing is left to give back", steps: []step{
+			{"sent", sent(0), send, waiting, 0},
+			{"granted", granted(false, 0), believe, held, 9*s + 9*s/10},
+			{"broken", broken(1 * s), end, over, 0},
+			{"ended", gone(2 * s), settle, over, 0},
+			{"told again", gone(2 * s), ignore, over, 0},
+			{"released", released(3 * s), ignore, over, 0},
+		}, why: []error{leases.ErrLost}},
+		{name: "ended at once by an operator", steps: []step{
+			{"sent", sent(0), send, waiting, 0},
+			{"granted", granted(false, 0), believe, held, 9*s + 9*s/10},
+			{"ended", gone(1 * s), end, over, 0},
+			{"released", released(2 * s), ignore, over, 0},
+		}, why: []error{leases.ErrLost, leases.ErrNotHeld}},
+		{name: "broken too late", steps: []step{
+			{"sent", sent(0), send, waiting, 0},
+			{"granted", granted(false, 0), believe, held, 9*s + 9*s/10},
+			{"broken", broken(10 * s), end, over, 0},
+			{"released", released(10 * s), ignore, over, 0},
+		}, why: []error{leases.ErrExpired}},
+		{name: "broken before it is confirmed, it is withdrawn", steps: []step{
+			{"sent", sent(0), send, waiting, 0},
+			{"granted", granted(true, 1*s), send, confirming, 0},
+			{"broken", broken(2 * s), end, over, 0},
+			{"confirmed", renewed(1*s, 2*s), ignore, over, 0},
+			{"later", lapsed(20 * s), ignore, over, 0},
+			{"withdrawn", withdrawn, end, over, 0},
+		}, why: []error{leases.ErrLost}},
+		{name: "broken and abandoned", steps: []step{
+			{"sent", sent(0), send, waiting, 0},
+			{"granted", granted(false, 0), believe, held, 9*s + 9*s/10},
+			{"broken", broken(1 * s), end, over, 0},
+			{"abandoned", func(h *holder) verdict { return h.abandon(leases.ErrClosed) }, settle, over, 0},
+		}, why: []error{leases.ErrLost}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -183,13 +258,16 @@ type model struct {
 	counted []clock.Instant // the sendings that validity may be counted from
 	granted bool
 	ended   bool
+	owed    bool // ended, and there is something to give back
 }
 
 // valid reports whether the lease is believed in at now.
 func (m *model) valid(now clock.Instant) bool {
-	if m.ended {
-		return false
-	}
+	return !m.ended && m.inTime(now)
+}
+
+// inTime reports whether a sending that counted has not lapsed.
+func (m *model) inTime(now clock.Instant) bool {
 	for _, s := range m.counted {
 		if now < s.Add(leases.Shrink(m.ttl)) {
 			return true
@@ -203,6 +281,7 @@ func (m *model) passes(now clock.Instant) {
 	if len(m.counted) > 0 && !m.valid(now) {
 		m.ended = true
 	}
+	m.owed = m.owed && (len(m.counted) == 0 || m.inTime(now))
 }
 
 func TestHolderAgainstModel(t *testing.T) {
@@ -266,21 +345,38 @@ func TestHolderAgainstModel(t *testing.T) {
 				m.ended = true
 				h.refused(errRefused, now)
 			},
+			"broken": func(t *rapid.T) {
+				if !m.granted {
+					t.Skip("there is nothing to break")
+				}
+				m.owed = m.owed || !m.ended
+				m.ended = true
+				h.refused(errBroken, now)
+			},
+			"gone": func(t *rapid.T) {
+				if !m.granted {
+					t.Skip("there is nothing to end")
+				}
+				m.ended, m.owed = true, false
+				h.gone(errBroken, now)
+			},
 			"unanswered": func(t *rapid.T) { h.unanswered(leases.ErrUnavailable) },
 			"withdraw": func(t *rapid.T) {
 				if got, want := h.withdraw(errWithdrawn), !m.valid(now); got != want {
 					t.Fatalf("withdraw: got %v, want %v", got, want)
 				}
-				m.ended = m.ended || !m.valid(now)
+				if !m.valid(now) {
+					m.ended, m.owed = true, false
+				}
 			},
 			"release": func(t *rapid.T) {
-				if !m.valid(now) {
-					t.Skip("there is no lease to release")
+				if !m.valid(now) && !m.ended {
+					t.Skip("no lease was ever had")
 				}
-				if err := h.release(now); err != nil {
-					t.Fatalf("release: got %v, want nil", err)
+				if got, want := h.release(now), m.valid(now) || m.owed; got != want {
+					t.Fatalf("release: got %v (%v), want %v", got, h.why, want)
 				}
-				m.ended = true
+				m.ended, m.owed = true, false
 			},
 			"": func(t *rapid.T) {
 				if got, want := h.stage == held, m.valid(now); got != want {
@@ -288,6 +384,9 @@ func TestHolderAgainstModel(t *testing.T) {
 				}
 				if got := h.stage == over; got != m.ended {
 					t.Fatalf("over: got %v, want %v", got, m.ended)
+				}
+				if h.owed != m.owed {
+					t.Fatalf("owed: got %v, want %v", h.owed, m.owed)
 				}
 				if h.stage == over && h.why == nil {
 					t.Fatal("it is over without a reason")

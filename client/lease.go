@@ -2,12 +2,9 @@ package client
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/coordd/coordd/clock"
-	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/tokens"
 )
@@ -26,9 +23,10 @@ type Lease struct {
 	ended    chan struct{} // closed once it is over
 	settled  chan struct{} // closed once the cluster need not be told anything more
 	outcome  error         // of the release, once settled
+	passedOn bool          // by it to an heir, once settled
 
 	// mu guards what follows. Whether an answer counts is decided under it, and
-	// so is the end of the lease before a Withdraw or Release is sent.
+	// so is the end of the lease before a Withdraw, Release or Transfer is sent.
 	mu        sync.Mutex
 	holder    holder
 	timer     *clock.Timer // at the deadline, once there is one
@@ -92,7 +90,10 @@ func (l *Lease) Renewed() <-chan struct{} { return l.renewed }
 // cluster said so), leases.ErrExpired (the deadline came; no network is needed
 // for that, and after a suspend it takes at most 500 ms) or leases.ErrReleased.
 // With leases.ErrClosed it ends when the client is being closed: the lease is
-// still held, and Release is expected soon.
+// still held, and Release is expected soon. So it is when an operator has broken
+// the lease: then there is a *leases.NotHeldError with leases.WhyBroken in a
+// cause that matches leases.ErrLost, and nobody else gets the name before it is
+// released, or its deadline has passed.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Done is closed when Context ends.
@@ -103,124 +104,6 @@ func (l *Lease) Done() <-chan struct{} { return l.ctx.Done() }
 func (l *Lease) Err() error {
 	l.step((*holder).lapse)
 	return context.Cause(l.ctx)
-}
-
-// Release gives the lease back. As soon as it is called the lease is over, and
-// never used again. The request is repeated until it is answered, also beyond
-// the end of ctx, as long as there is something to give back; ctx, which must
-// outlive the work's, bounds only how long Release waits for that. Whoever
-// calls it again waits for the same answer.
-//
-// Errors: leases.ErrNotHeld, joined with leases.ErrLost or leases.ErrExpired
-// where the lease is known to have ended before; leases.ErrUnknownOutcome,
-// joined with ctx's cause, where no answer came.
-func (l *Lease) Release(ctx context.Context) error {
-	if err := l.release(); err != nil {
-		return fmt.Errorf("release: %w", err)
-	}
-	select {
-	case <-l.settled:
-		return l.outcome
-	default:
-	}
-	select {
-	case <-l.settled:
-		return l.outcome
-	case <-ctx.Done():
-		return fmt.Errorf("release of lease %q: %w: no answer yet; it is repeated until the lease lapses, within %v: %w",
-			l.Name(), leases.ErrUnknownOutcome, leases.Stretch(l.claim.TTL), context.Cause(ctx))
-	}
-}
-
-// release ends the lease and begins to tell the cluster, once.
-func (l *Lease) release() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.releasing {
-		return nil
-	}
-	before := l.holder.stage
-	if err := l.holder.release(l.client.clock.Now()); err != nil {
-		if before != over {
-			l.finish()
-		}
-		if errors.Is(err, leases.ErrExpired) {
-			err = fmt.Errorf("%w: %w", &leases.NotHeldError{Name: l.Name(), Token: l.holder.token, Why: leases.WhyExpired}, err)
-		}
-		return err
-	}
-	l.releasing = true
-	if l.holder.stage == over {
-		l.finish()
-	}
-	l.client.naive.releasing(l)
-	l.client.part(l, l.sendRelease(), l.released)
-	return nil
-}
-
-// released takes what became of the release.
-func (l *Lease) released(err error) {
-	if !l.client.rules.On(rules.AttemptOver) {
-		l.client.naive.released(l)
-		l.step(func(h *holder, _ clock.Instant) verdict { return h.released() })
-	}
-	switch {
-	case errors.Is(err, leases.ErrNotHeld):
-		err = fmt.Errorf("release: %w: %w", leases.ErrLost, err)
-	case !final(err):
-		err = fmt.Errorf("release of lease %q: %w: it was never answered, and lapses: %w", l.Name(), leases.ErrUnknownOutcome, err)
-	}
-	l.client.settle(l, err)
-}
-
-// withdraw ends an attempt and begins to tell the cluster, if that may know of
-// it; loose says that some copy of its claim may have been granted. held: it is
-// believed in, and goes on.
-func (l *Lease) withdraw(loose bool) (held, sent bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	before := l.holder.stage
-	if !l.holder.withdraw(errWithdrawn) {
-		return true, false
-	}
-	if before != l.holder.stage {
-		l.finish()
-	}
-	if !loose && before != confirming {
-		l.client.settle(l, nil)
-		return false, false
-	}
-	l.client.part(l, func(ctx context.Context, s leases.Session) error {
-		return s.Withdraw(ctx, l.Name(), l.claim.Attempt)
-	}, func(err error) { l.client.settle(l, err) })
-	return false, true
-}
-
-// sendRelease returns the request that gives the lease back. A copy of its claim
-// that has not been answered may yet arrive and be granted anew, so then the
-// attempt is withdrawn too. It is called with mu held.
-func (l *Lease) sendRelease() request {
-	h, loose := leases.Held{Name: l.Name(), Token: l.holder.token}, l.loose
-	maybe, done := false, false // an earlier copy may have been, was carried out
-	return func(ctx context.Context, s leases.Session) error {
-		if !done {
-			err := s.Release(ctx, h)
-			var gone *leases.NotHeldError
-			switch {
-			case err == nil,
-				errors.Is(err, leases.ErrNotHeld) && maybe,
-				errors.As(err, &gone) && gone.Why == leases.WhyReleased:
-				done = true
-			default:
-				maybe = maybe || !harmless(err)
-				return err
-			}
-		}
-		if loose {
-			return s.Withdraw(ctx, l.Name(), l.claim.Attempt)
-		}
-		return nil
-	}
 }
 
 // step lets an event happen and does what the holder then asks for; a renewal
@@ -234,6 +117,8 @@ func (l *Lease) step(event func(*holder, clock.Instant) verdict) verdict {
 		l.arm()
 	case end:
 		l.finish()
+	case settle:
+		l.settle()
 	}
 	return v
 }
@@ -259,11 +144,21 @@ func (l *Lease) finish() {
 	close(l.ended)
 	l.cancel(l.holder.why)
 	l.client.renewer.drop(l)
-	if l.timer != nil {
-		l.timer.Stop()
-		if !l.releasing {
-			l.client.settle(l, nil)
-		}
+	if !l.holder.owed {
+		l.settle()
+	}
+}
+
+// settle does what there is to do once nothing is left to give back; the lease
+// of an attempt that was never believed in is the attempt's. It is called with
+// mu held.
+func (l *Lease) settle() {
+	if l.timer == nil {
+		return
+	}
+	l.timer.Stop()
+	if !l.releasing {
+		l.client.settle(l, nil)
 	}
 }
 
@@ -274,14 +169,15 @@ func (l *Lease) unanswered(err error) {
 	l.holder.unanswered(err)
 }
 
-// lost takes the news that a lease has ended.
-func (l *Lease) lost(e leases.Ended) {
-	l.step(func(h *holder, now clock.Instant) verdict {
-		if h.name != e.Held.Name || h.token != e.Held.Token {
+// news returns the event of what the cluster tells of a lease without having
+// been asked, for the holder that it is about.
+func news(of leases.Held, err error, event func(*holder, error, clock.Instant) verdict) func(*holder, clock.Instant) verdict {
+	return func(h *holder, now clock.Instant) verdict {
+		if h.name != of.Name || h.token != of.Token {
 			return ignore
 		}
-		return h.refused(e.Err, now)
-	})
+		return event(h, err, now)
+	}
 }
 
 // standing takes the place in the queue. Only the newest one is kept.

@@ -109,6 +109,10 @@ func Attributes(b []byte) LeaseOption {
 // Owner says who this one lease is shown to belong to.
 func Owner(o leases.Owner) LeaseOption { return func(w *wish) { w.owner = o } }
 
+// Label says what the owner of this one lease is called; where it runs is told
+// as without it.
+func Label(s string) LeaseOption { return func(w *wish) { w.owner.Label = s } }
+
 // OnQueued calls f whenever the place in the queue for the lease becomes known
 // or changes; 1 is the next in turn. f is called in Acquire's own goroutine,
 // before Acquire returns.

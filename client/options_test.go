@@ -46,6 +46,14 @@ func TestAttributesAreCopied(t *testing.T) {
 	}
 }
 
+func TestLabelKeepsTheRest(t *testing.T) {
+	w := wish{owner: leases.Owner{Label: "program", Host: "host7", PID: 12}}
+	Label("billing")(&w)
+	if want := (leases.Owner{Label: "billing", Host: "host7", PID: 12}); w.owner != want {
+		t.Errorf("got %+v, want %+v", w.owner, want)
+	}
+}
+
 func TestDial(t *testing.T) {
 	_, err := Dial(nil)
 	mustBe(t, "Dial without addresses", err, leases.ErrInvalid)

@@ -73,8 +73,9 @@ func TestNoOrphans(t *testing.T) {
 	})
 }
 
-// Clients that wait, try, keep and abandon, over a network that delays, loses
-// and breaks, and under leaders that change, never hold one lease two at a time.
+// Clients that wait, try, keep, pass on and abandon, over a network that delays,
+// loses and breaks, under leaders that change and operators that break leases,
+// never hold one lease two at a time.
 func TestChaos(t *testing.T) {
 	first, seeds := rand.Uint64N(1<<32), uint64(20)
 	if testing.Short() {
@@ -116,7 +117,7 @@ func chaos(t *testing.T, c *cluster, seed uint64) {
 	names := []string{"x", "y"}
 	believers := map[string]*belief{"x": {}, "y": {}}
 	var clients, workers sync.WaitGroup
-	var held atomic.Int32
+	var held, passed atomic.Int32
 	for range 4 {
 		a := c.client()
 		workers.Go(func() {
@@ -136,7 +137,13 @@ func chaos(t *testing.T, c *cluster, seed uint64) {
 				case <-time.After(random(10 * time.Second)):
 				}
 				ctx, cancel = context.WithTimeout(t.Context(), random(4*time.Second))
-				l.Release(ctx)
+				if queue, _ := a.Queue(ctx, name); len(queue) > 0 && random(2) == 0 {
+					if passedOn, _ := l.Transfer(ctx, queue[random(time.Duration(len(queue)))].Attempt); passedOn {
+						passed.Add(1)
+					}
+				} else {
+					l.Release(ctx)
+				}
 				cancel()
 			}
 		})
@@ -146,12 +153,16 @@ func chaos(t *testing.T, c *cluster, seed uint64) {
 		})
 	}
 	for time.Now().Before(end) {
-		time.Sleep(random(30 * time.Second))
-		c.changeLeader()
+		time.Sleep(random(15 * time.Second))
+		if random(2) == 0 {
+			c.breakLease(names[random(2)], random(2) == 0)
+		} else {
+			c.changeLeader()
+		}
 	}
 	clients.Wait()
-	if held.Load() < 10 {
-		t.Errorf("%d leases were held, want 10 or more for the test to mean anything", held.Load())
+	if held.Load() < 10 || passed.Load() == 0 {
+		t.Errorf("%d leases were held, %d passed on, want 10 and 1 or more for the test to mean anything", held.Load(), passed.Load())
 	}
 }
 

@@ -22,6 +22,7 @@ func TestRulesAreNeeded(t *testing.T) {
 		{"a grant that waited is confirmed (S45)", rules.Confirm, believedUnconfirmed},
 		{"a withdrawn attempt is over (S47 a)", rules.AttemptOver, takenAfterWithdraw},
 		{"a released attempt is over (S47 b)", rules.AttemptOver, repeatedAfterRelease},
+		{"a transferred lease is over (S47 c, S48)", rules.AttemptOver, goneOnAfterTransfer},
 		{"an attempt is drawn at random (S52)", rules.AttemptRandom, sharedSession},
 	}
 	for _, test := range tests {
@@ -131,6 +132,23 @@ func repeatedAfterRelease(t *testing.T, c *cluster, r rules.Set) (two bool) {
 		m.Release(context.Background())
 	}
 	<-released
+	<-waits
+	return two
+}
+
+func goneOnAfterTransfer(t *testing.T, c *cluster, r rules.Set) (two bool) {
+	a, b := c.client(WithRules(r)), c.client()
+	defer closing(t, b)
+	defer closing(t, a)
+	l := acquire(t, a, "x")
+	c.set(on("transfer", fault{slow: 2 * time.Second}))
+	waits := next(t, b, func(m *Lease) { two = both(l, m) })
+	time.Sleep(100 * time.Millisecond)
+	queue, err := a.Queue(t.Context(), "x")
+	if err != nil || len(queue) != 1 {
+		t.Fatalf("Queue: got %v, %v, want one waiter", queue, err)
+	}
+	l.Transfer(context.Background(), queue[0].Attempt)
 	<-waits
 	return two
 }
