@@ -16,6 +16,7 @@ import (
 
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/identity"
+	"github.com/coordd/coordd/tokens"
 	"github.com/coordd/coordd/transport"
 	adminv1 "github.com/coordd/coordd/transport/api/coordd/admin/v1"
 	peerv1 "github.com/coordd/coordd/transport/api/coordd/peer/v1"
@@ -92,6 +93,39 @@ func (a *admin) TransferLeadership(ctx context.Context, req *adminv1.TransferLea
 	}
 	resp, err := leader.TransferLeadership(ctx, &peerv1.TransferLeadershipRequest{By: n.who().ServerID(), To: req.GetTo()})
 	return &adminv1.TransferLeadershipResponse{Leader: resp.GetLeader()}, fromGRPC(err)
+}
+
+// Break implements adminv1.AdminServer.
+func (a *admin) Break(ctx context.Context, req *adminv1.BreakRequest) (*adminv1.BreakResponse, error) {
+	n := a.node
+	if t := n.leads(); t != nil {
+		b, err := t.breakLease(ctx, leases.Held{Name: req.GetName(), Token: tokens.Token(req.GetToken())}, req.GetNow())
+		return &adminv1.BreakResponse{Free: b.Free, AtMostMs: millisUp(b.AtMost)}, err
+	}
+	leader, err := n.leader()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := leader.Break(ctx, &peerv1.BreakRequest{By: n.who().ServerID(), Name: req.GetName(), Token: req.GetToken(), Now: req.GetNow()})
+	return &adminv1.BreakResponse{Free: resp.GetFree(), AtMostMs: resp.GetAtMostMs()}, fromGRPC(err)
+}
+
+// Break is an operator's call that another member has passed on.
+func (p *peer) Break(ctx context.Context, req *peerv1.BreakRequest) (*peerv1.BreakResponse, error) {
+	if _, err := p.passedOn(ctx, req.GetBy()); err != nil {
+		return nil, err
+	}
+	t := p.node.leads()
+	if t == nil {
+		return nil, p.node.notServing()
+	}
+	b, err := t.breakLease(ctx, leases.Held{Name: req.GetName(), Token: tokens.Token(req.GetToken())}, req.GetNow())
+	return &peerv1.BreakResponse{Free: b.Free, AtMostMs: millisUp(b.AtMost)}, err
+}
+
+// millisUp is a bound in milliseconds, which is never too small.
+func millisUp(d time.Duration) uint32 {
+	return uint32((d + time.Millisecond - 1) / time.Millisecond)
 }
 
 // Remove is an operator's call that another member has passed on.

@@ -64,6 +64,13 @@ func (o operator) transfer(to string) (leader string, err error) {
 	return resp.GetLeader(), transport.FromGRPC(err)
 }
 
+func (o operator) breaks(h leases.Held, now bool) (leases.Broken, error) {
+	ctx, cancel := context.WithTimeout(o.t.Context(), 20*time.Second)
+	defer cancel()
+	resp, err := o.client.Break(ctx, &adminv1.BreakRequest{Name: h.Name, Token: uint64(h.Token), Now: now})
+	return leases.Broken{Free: resp.GetFree(), AtMost: time.Duration(resp.GetAtMostMs()) * time.Millisecond}, transport.FromGRPC(err)
+}
+
 // lead makes a member the leader, as soon as that goes well: on a busy machine
 // the members' time for it can be too short.
 func (o operator) lead(name string) {
@@ -271,6 +278,174 @@ func TestTransferLeadership(t *testing.T) {
 	serving(t, nodes)
 }
 
+// holder is a conversation with the cluster over one of its nodes, and what it
+// is told.
+type holder struct {
+	t       *testing.T
+	session leases.Session
+	told    chan leases.Event
+}
+
+func holderOf(t *testing.T, b leases.Backend) *holder {
+	t.Helper()
+	h := &holder{t: t, told: make(chan leases.Event, 100)}
+	id := leases.NewID()
+	eventually(t, "a conversation begins", func() (ok bool) {
+		var err error
+		h.session, err = b.Open(t.Context(), id, func(e leases.Event) { h.told <- e })
+		return err == nil
+	})
+	t.Cleanup(func() { h.session.Close() })
+	return h
+}
+
+// want asks for a lease that lasts for long.
+func (h *holder) want(name string, wait time.Duration) (leases.Held, error) {
+	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	defer cancel()
+	g, err := h.session.Acquire(ctx, leases.Claim{Name: name, Attempt: leases.NewID(), TTL: leases.MaxTTL, Wait: wait})
+	return leases.Held{Name: name, Token: g.Token}, err
+}
+
+// hears waits until it is told something other than its place in line.
+func (h *holder) hears() leases.Event {
+	h.t.Helper()
+	for {
+		select {
+		case e := <-h.told:
+			if _, place := e.(leases.Queued); !place {
+				return e
+			}
+		case <-time.After(20 * time.Second):
+			h.t.Fatal("nothing was told")
+		}
+	}
+}
+
+func (h *holder) renew(held leases.Held) error {
+	h.t.Helper()
+	errs, err := h.session.Renew(h.t.Context(), []leases.Held{held})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return errs[0]
+}
+
+func broken(t *testing.T, what string, err error) {
+	t.Helper()
+	var gone *leases.NotHeldError
+	if !errors.As(err, &gone) || gone.Why != leases.WhyBroken {
+		t.Errorf("%s: got %v, want that it is broken", what, err)
+	}
+}
+
+// A break is carried out by the leader, whose socket ever it comes in by. It
+// names the token: who holds the name now is not harmed by one that comes late.
+func TestBreak(t *testing.T) {
+	configs := site(t)
+	var nodes []*node.Node
+	for _, c := range configs {
+		nodes = append(nodes, start(t, c))
+	}
+	leader, by, _ := rank(nodes, allVote(t, nodes...))
+	directly, passedOn := operatorOf(t, configs[leader]), operatorOf(t, configs[by])
+	for _, mark := range []operator{directly, passedOn} {
+		now := directly
+		if mark == directly {
+			now = passedOn
+		}
+		first, second, third := holderOf(t, nodes[by]), holderOf(t, nodes[leader]), holderOf(t, nodes[by])
+		held, err := first.want("job", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range []operator{directly, passedOn} {
+			_, err = o.breaks(leases.Held{Name: "job"}, true)
+			refused(t, "break without a token", err, "token")
+			_, err = o.breaks(leases.Held{Name: "@job", Token: 1}, true)
+			refused(t, "break of a name that cannot be", err, "name")
+			for _, h := range []leases.Held{{Name: "job", Token: held.Token + 1}, {Name: "free", Token: held.Token}} {
+				if _, err := o.breaks(h, true); !errors.Is(err, leases.ErrNotHeld) {
+					t.Errorf("break %v: got %v, want %v", h, err, leases.ErrNotHeld)
+				}
+			}
+		}
+		if err := first.renew(held); err != nil {
+			t.Fatalf("a lease that was not broken: %v", err)
+		}
+		for range 2 { // a copy is answered alike
+			b, err := mark.breaks(held, false)
+			if err != nil || b.Free || b.AtMost <= 0 || b.AtMost > leases.Stretch(leases.MaxTTL) {
+				t.Errorf("break: got %+v, %v, want that it lasts for some time", b, err)
+			}
+			if e := first.hears(); e != leases.Event(leases.Breaking{Held: held}) {
+				t.Errorf("the holder hears %+v, want that it is broken", e)
+			}
+		}
+		broken(t, "a renewal", first.renew(held))
+		if _, err := second.want("job", 0); !errors.Is(err, leases.ErrHeld) {
+			t.Errorf("a broken lease that was not released: got %v, want %v", err, leases.ErrHeld)
+		}
+		if err := first.session.Release(t.Context(), held); err != nil {
+			t.Errorf("release: %v", err)
+		}
+		next, err := second.want("job", 20*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []bool{false, true} { // late
+			if _, err := mark.breaks(held, at); !errors.Is(err, leases.ErrNotHeld) {
+				t.Errorf("a late break: got %v, want %v", err, leases.ErrNotHeld)
+			}
+		}
+		if err := second.renew(next); err != nil {
+			t.Errorf("the next holder: %v", err)
+		}
+		if b, err := now.breaks(next, true); err != nil || !b.Free {
+			t.Errorf("break now: got %+v, %v, want a free name", b, err)
+		}
+		if e, ok := second.hears().(leases.Ended); !ok || e.Held != next {
+			t.Errorf("the holder hears %+v, want that it has ended", e)
+		} else {
+			broken(t, "what the holder hears", e.Err)
+		}
+		broken(t, "a renewal", second.renew(next))
+		last, err := third.want("job", 0)
+		if err != nil || last.Token <= next.Token {
+			t.Fatalf("the third: got %v, %v, want a greater token than %v", last, err, next.Token)
+		}
+		if err := third.session.Release(t.Context(), last); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Without a quorum a break is not carried out, and nothing is said of the lease.
+func TestBreakWithoutAQuorum(t *testing.T) {
+	configs := site(t)
+	var nodes []*node.Node
+	for _, c := range configs {
+		nodes = append(nodes, start(t, c))
+	}
+	leader, second, third := rank(nodes, allVote(t, nodes...))
+	held, err := holderOf(t, nodes[leader]).want("job", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop(t, nodes[second])
+	eventually(t, "n1 leads the two", func() bool { return nodes[leader].Status().Serving || nodes[third].Status().Serving })
+	stop(t, nodes[third])
+	for _, at := range []bool{false, true} {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		_, err := operatorOf(t, configs[leader]).client.Break(ctx, &adminv1.BreakRequest{Name: held.Name, Token: uint64(held.Token), Now: at})
+		cancel()
+		if err := transport.FromGRPC(err); !errors.Is(err, leases.ErrNoQuorum) && !errors.Is(err, leases.ErrUnavailable) &&
+			!errors.Is(err, leases.ErrUnknownOutcome) && !errors.Is(err, leases.ErrNotLeader) {
+			t.Errorf("break, now %v: got %v, want that nothing is known", at, err)
+		}
+	}
+}
+
 // Operators' calls are not for everybody who reaches the port.
 func TestAdminIsNotOnThePort(t *testing.T) {
 	n := start(t, node.Config{Name: "n1", InMemory: true, Listen: freeAddress(t), Bootstrap: true})
@@ -286,6 +461,9 @@ func TestAdminIsNotOnThePort(t *testing.T) {
 	}
 	if _, err := adminv1.NewAdminClient(conn).TransferLeadership(ctx, &adminv1.TransferLeadershipRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("transfer over TCP: got %v, want %v", err, codes.Unimplemented)
+	}
+	if _, err := adminv1.NewAdminClient(conn).Break(ctx, &adminv1.BreakRequest{Name: "x", Token: 1}); status.Code(err) != codes.Unimplemented {
+		t.Errorf("break over TCP: got %v, want %v", err, codes.Unimplemented)
 	}
 }
 
@@ -330,6 +508,10 @@ func TestPassedOnByMembersAlone(t *testing.T) {
 			},
 			"transfer": func() error {
 				_, err := peer.TransferLeadership(ctx, &peerv1.TransferLeadershipRequest{By: c.by})
+				return err
+			},
+			"break": func() error {
+				_, err := peer.Break(ctx, &peerv1.BreakRequest{By: c.by, Name: "x", Token: 1})
 				return err
 			},
 		} {

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/hook"
@@ -51,6 +53,10 @@ type Config struct {
 	// Listen is the TCP address for clients and members; Advertise (default:
 	// where it listens) is the one that the others are told.
 	Listen, Advertise string
+	// HTTP is the TCP address for the same calls as JSON over HTTP, for metrics
+	// and health; empty: none. It asks nobody for a certificate, so beyond
+	// loopback it is refused unless Insecure is set.
+	HTTP string
 	// Join has the addresses of other members; the node's own may be among them.
 	// They are used to found a cluster, to join one, and to find the members
 	// again after all addresses have changed.
@@ -74,6 +80,13 @@ type Config struct {
 	// MaxClaims bounds the claims in flight, MaxWaiters and MaxWaitersPerName
 	// those that queue for a name. 0: the default.
 	MaxClaims, MaxWaiters, MaxWaitersPerName int
+
+	// Reflection lets gRPC clients ask which calls there are.
+	Reflection bool
+	// Metrics gets the node's collectors as one, from New to Close; nil: nobody
+	// asks for them. One that is a prometheus.Gatherer too, such as a Registry, is
+	// served at /metrics of HTTP.
+	Metrics prometheus.Registerer
 
 	Network transport.Network // nil: TCP
 	Clock   clock.Clock       // nil: the system's
@@ -129,6 +142,13 @@ func (c *Config) Validate() error {
 	}
 	if c.TLS == nil && !c.Insecure && c.Network == nil && !loopback(c.Listen) {
 		refuse("listen address", c.Listen, "a loopback address, or TLS, or Insecure said aloud: without TLS anybody who reaches the port can take every lease")
+	}
+	if c.HTTP != "" {
+		if _, _, err := net.SplitHostPort(c.HTTP); err != nil {
+			refuse("http", c.HTTP, "host:port")
+		} else if !c.Insecure && !loopback(c.HTTP) {
+			refuse("http", c.HTTP, "a loopback address, or Insecure said aloud: anybody who reaches this port can take every lease")
+		}
 	}
 	return errors.Join(problems...)
 }

@@ -107,11 +107,10 @@ func (t *tenure) proposeExpiry(d due) {
 		if err != nil || r.Outcome != leases.Freed {
 			return // its holder was faster
 		}
-		t.ended(r.Lease)
-		held := leases.Held{Name: d.name, Token: d.token}
-		for s := range t.sessions[r.Lease.Session] {
-			s.on(leases.Ended{Held: held, Err: notHeld(held, leases.Ending{Why: leases.WhyExpired})})
+		if w := t.leases[d.name]; w != nil && w.token == d.token {
+			t.metrics.lag.Observe(t.metrics.since(w.deadline))
 		}
+		t.ended(r.Lease, r.Ending)
 	})
 }
 

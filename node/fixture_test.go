@@ -33,7 +33,7 @@ func alone(t *testing.T, data string) *Node {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	for c := n.clock; !n.Status().Serving; {
+	for c := n.clock; !n.Status().Serving || n.hears() == nil; {
 		if err := clock.Wait(ctx, c, c.Now().Add(5*time.Millisecond)); err != nil {
 			t.Fatalf("the node does not serve: %v", err)
 		}

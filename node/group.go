@@ -63,7 +63,7 @@ func (n *Node) startGroup() error {
 				return err
 			}
 		}
-		g.raft, err = raft.NewRaft(n.raftConfig(notify), n.fsm, kept.logs, kept.stable, kept.snapshots, g.transport)
+		g.raft, err = raft.NewRaft(n.raftConfig(notify), measuredFSM{n.fsm, n.metrics}, kept.logs, kept.stable, kept.snapshots, g.transport)
 		return err
 	})
 	if err != nil {
@@ -88,6 +88,7 @@ func (n *Node) startGroup() error {
 		return errors.Join(leases.ErrClosed, g.close(ctx), g.streams.drain(ctx))
 	}
 	n.loops.Go(func() { n.lead(g) })
+	n.loops.Go(func() { n.attend(g) })
 	return nil
 }
 
@@ -102,7 +103,7 @@ func (n *Node) raftConfig(notify chan<- bool) *raft.Config {
 	c.NotifyCh = notify
 	c.Logger = raftlog.New(n.log)
 	c.NoLegacyTelemetry = true
-	return c
+	return n.cfg.Testing.Configure(c)
 }
 
 // bootstrap gives an empty log the configuration of a founder: itself alone.

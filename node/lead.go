@@ -75,11 +75,11 @@ func (n *Node) serve(ctx context.Context, g *group, term uint64, running *sync.W
 	if !g.leads(term) {
 		return nil
 	}
-	proposer := fsm.NewProposer(n.cfg.Testing.Proposals(g.raft), term, n.cfg.ElectionTimeout, func() (uint32, string) { return n.readBy(g) })
-	r := newRounds(n.clock, n.cfg.Testing.Rules, n.cfg.ElectionTimeout, func(ctx context.Context) error { return n.confirm(ctx, g, term) })
+	proposer := fsm.NewProposer(measuredLog{n.cfg.Testing.Proposals(g.raft), n.metrics}, term, n.cfg.ElectionTimeout, func() (uint32, string) { return n.readBy(g) })
+	r := newRounds(n.clock, n.cfg.Testing.Rules, n.cfg.ElectionTimeout, func(ctx context.Context) error { return n.measuredRound(ctx, g, term) })
 	t := &tenure{
 		node: n.cfg.Name, term: term, clock: n.clock, fsm: n.fsm, proposer: proposer, rounds: r, rules: n.cfg.Testing.Rules,
-		limits: limits{n.cfg.MaxClaims, n.cfg.MaxWaiters, n.cfg.MaxWaitersPerName}, log: n.log.With("term", term),
+		limits: limits{n.cfg.MaxClaims, n.cfg.MaxWaiters, n.cfg.MaxWaitersPerName}, metrics: n.metrics, log: n.log.With("term", term),
 	}
 	t.begin(ctx)
 	running.Go(func() { proposer.Run(ctx) })
@@ -87,7 +87,11 @@ func (n *Node) serve(ctx context.Context, g *group, term uint64, running *sync.W
 	if err := n.give(ctx, g, proposer); err != nil {
 		return err
 	}
+	if err := n.raise(ctx, proposer); err != nil {
+		return err
+	}
 	running.Go(func() { t.expire(ctx) })
+	running.Go(func() { t.tellPlaces(ctx) })
 	n.mu.Lock()
 	ended := ctx.Err() != nil
 	if !ended {
@@ -147,6 +151,17 @@ func (n *Node) readBy(g *group) (version uint32, node string) {
 		}
 	}
 	return version, node
+}
+
+func (n *Node) measuredRound(ctx context.Context, g *group, term uint64) error {
+	began, outcome := n.clock.Now(), "confirmed"
+	err := n.confirm(ctx, g, term)
+	if err != nil {
+		outcome = "failed"
+	}
+	n.metrics.rounds.WithLabelValues(outcome).Inc()
+	n.metrics.round.Observe(n.metrics.since(began))
+	return err
 }
 
 // confirm holds one round of the voters (N4): it returns nil once a majority of

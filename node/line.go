@@ -1,10 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
 
+	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/fsm"
 	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
@@ -21,7 +23,10 @@ type line struct {
 type claim struct {
 	leases.Claim
 	session *session
+	since   clock.Instant   // when it came in
+	turn    uint64          // of those of this term, in the order in which they came in
 	waited  bool            // it has stood in line
+	told    int             // the place in line that its session was told last
 	answer  chan<- answered // has room for its one answer
 }
 
@@ -44,18 +49,14 @@ func (t *tenure) acquire(ctx context.Context, s *session, c leases.Claim) (lease
 		return leases.Grant{}, err
 	}
 	answer := make(chan answered, 1)
-	asked := &claim{Claim: c, session: s, answer: answer}
+	asked := &claim{Claim: c, session: s, since: t.clock.Now(), answer: answer}
 	if c.Wait == 0 {
 		if err := t.certainlyFree(ctx, asked); err != nil {
 			return leases.Grant{}, err
 		}
 	}
-	position, err := t.enter(asked)
-	if err != nil {
+	if err := t.enter(asked); err != nil {
 		return leases.Grant{}, err
-	}
-	if position > 0 {
-		s.on(leases.Queued{Name: c.Name, Attempt: c.Attempt, Position: position})
 	}
 	// Nothing but the patience of whoever waits hangs on this timer, so it may
 	// be one that stands still in suspend; there can be very many of them. Who is
@@ -137,14 +138,14 @@ func (t *tenure) heldAfterRound(ctx context.Context, name string) error {
 
 // heldBy is called with mu held, after a round.
 func (t *tenure) heldBy(name string) error {
-	e := &leases.HeldError{Name: name, AtMost: t.left(name)}
+	e := &leases.HeldError{Name: name}
 	q := t.lines[name]
 	if q != nil {
 		e.Waiters = len(q.waiting)
 	}
 	switch l := t.find(name); {
 	case l != nil:
-		e.By, e.Since = l.Owner, l.AcquiredAt
+		e.By, e.Since, e.AtMost = l.Owner, l.AcquiredAt, t.atMost(l)
 	case q != nil && q.proposed != nil:
 		e.By = q.proposed.Owner
 	}
@@ -152,15 +153,14 @@ func (t *tenure) heldBy(name string) error {
 }
 
 // enter puts a claim into the line of its name, or proposes it if it is first.
-// It returns its position, 0 if it need not wait.
-func (t *tenure) enter(c *claim) (int, error) {
+func (t *tenure) enter(c *claim) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ctx.Err() != nil {
-		return 0, t.over()
+		return t.over()
 	}
-	if t.gone.has(c.Attempt, t.clock.Now()) {
-		return 0, &leases.NotHeldError{Name: c.Name, Why: leases.WhyWithdrawn}
+	if err := t.withdrawn(c); err != nil {
+		return err
 	}
 	q := t.lines[c.Name]
 	if q == nil {
@@ -169,32 +169,59 @@ func (t *tenure) enter(c *claim) (int, error) {
 	}
 	defer t.tidy(c.Name)
 	if old := q.find(c.session.id, c.Attempt); old != nil { // a repeat takes its place over (S53)
-		c.waited = old.waited
 		if err := old.mismatch(c); err != nil {
-			return 0, err
+			return err
 		}
-		return q.replace(old, c), nil
+		q.replace(old, c)
+		return nil
 	}
+	t.turns++
+	c.turn = t.turns
 	l := t.find(c.Name)
 	first := l == nil && q.proposed == nil && len(q.waiting) == 0
 	switch {
 	case l != nil && held(l, c):
 		t.ask(c, func(r leases.Result, err error) { t.repeated(c, r, err) })
-		return 0, nil
+		return nil
 	case first && t.claims >= t.limits.claims:
-		return 0, &leases.ExhaustedError{What: "claims in flight", Bound: uint64(t.limits.claims), Flag: "--max-claims"}
+		return &leases.ExhaustedError{What: "claims in flight", Bound: uint64(t.limits.claims), Flag: "--max-claims"}
 	case first:
 		t.submit(q, c)
-		return 0, nil
+		return nil
 	case len(q.waiting) >= t.limits.waitersPerName:
-		return 0, &leases.ExhaustedError{What: "waiters for one name", Bound: uint64(t.limits.waitersPerName), Flag: "--max-waiters-per-name"}
+		return &leases.ExhaustedError{What: "waiters for one name", Bound: uint64(t.limits.waitersPerName), Flag: "--max-waiters-per-name"}
 	case t.waiters >= t.limits.waiters:
-		return 0, &leases.ExhaustedError{What: "waiters in all", Bound: uint64(t.limits.waiters), Flag: "--max-waiters"}
+		return &leases.ExhaustedError{What: "waiters in all", Bound: uint64(t.limits.waiters), Flag: "--max-waiters"}
 	}
-	c.waited = true
-	q.waiting = append(q.waiting, c)
+	t.put(q, c)
+	return nil
+}
+
+// put lets a claim wait in its turn, behind all that came in before it: also
+// where it has been out of the line for a while. It is called with mu held.
+func (t *tenure) put(q *line, c *claim) {
+	place, _ := slices.BinarySearchFunc(q.waiting, c.turn, func(other *claim, turn uint64) int { return cmp.Compare(other.turn, turn) })
+	if !t.rules.On(rules.Turns) {
+		place = 0
+	}
+	q.waiting = slices.Insert(q.waiting, place, c)
 	t.waiters++
-	return len(q.waiting), nil
+	c.waited = true
+	c.place(place + 1)
+	if place < len(q.waiting)-1 {
+		t.places.moved(c.Name)
+	}
+}
+
+// take takes the claim at a place out of the line. It is called with mu held.
+func (t *tenure) take(q *line, place int) *claim {
+	c := q.waiting[place]
+	q.waiting = slices.Delete(q.waiting, place, place+1)
+	t.waiters--
+	if place < len(q.waiting) {
+		t.places.moved(c.Name)
+	}
+	return c
 }
 
 // find returns the claim of a session's attempt, proposed or waiting, or nil.
@@ -210,15 +237,16 @@ func (q *line) find(session, attempt leases.ID) *claim {
 }
 
 // replace answers old as displaced and puts c in its place.
-func (q *line) replace(old, c *claim) (position int) {
+func (q *line) replace(old, c *claim) {
 	old.reply(leases.Grant{}, &leases.UnavailableError{Reason: "the same attempt was sent again; its newest copy is answered"})
+	c.since, c.turn, c.waited = old.since, old.turn, old.waited
 	if q.proposed == old {
 		q.proposed = c // its result is the newest copy's
-		return 0
+		return
 	}
 	i := slices.Index(q.waiting, old)
 	q.waiting[i] = c
-	return i + 1
+	c.place(i + 1)
 }
 
 // mismatch refuses a repeat that asks for something else than its attempt did.
@@ -253,8 +281,7 @@ func (t *tenure) drop(q *line, c *claim) bool {
 	if i < 0 {
 		return false
 	}
-	q.waiting = slices.Delete(q.waiting, i, i+1)
-	t.waiters--
+	t.take(q, i)
 	t.tidy(c.Name)
 	return true
 }
@@ -266,16 +293,13 @@ func (t *tenure) tidy(name string) {
 	}
 }
 
-// advance proposes the first in line, if its turn has come. It is called with
-// mu held.
+// advance proposes the first in line, if its turn has come. When the term is
+// over all that wait are answered by themselves. It is called with mu held.
 func (t *tenure) advance(name string) {
 	defer t.tidy(name)
 	q := t.lines[name]
-	for q != nil && q.proposed == nil && len(q.waiting) > 0 && t.find(name) == nil {
-		c := q.waiting[0]
-		q.waiting = slices.Delete(q.waiting, 0, 1)
-		t.waiters--
-		t.submit(q, c)
+	for q != nil && q.proposed == nil && len(q.waiting) > 0 && t.ctx.Err() == nil && t.find(name) == nil {
+		t.submit(q, t.take(q, 0))
 	}
 }
 
@@ -288,13 +312,18 @@ func (t *tenure) submit(q *line, c *claim) {
 // ask proposes a claim. It is called with mu held.
 func (t *tenure) ask(c *claim, answer fsm.Answer) {
 	t.claims++
-	t.propose(leases.Op{
-		Kind: leases.KindAcquire, Name: c.Name, Session: c.session.id, Attempt: c.Attempt, TTL: c.TTL,
-		Owner: c.Owner, Attributes: c.Attributes, AcquiredAt: time.Now().UTC().Truncate(time.Millisecond),
-	}, func(r leases.Result, err error) {
+	t.propose(c.op(leases.KindAcquire), func(r leases.Result, err error) {
 		t.claims--
 		answer(r, err)
 	})
+}
+
+// op is the op that grants the claim its lease.
+func (c *claim) op(kind leases.Kind) leases.Op {
+	return leases.Op{
+		Kind: kind, Name: c.Name, Session: c.session.id, Attempt: c.Attempt, TTL: c.TTL,
+		Owner: c.Owner, Attributes: c.Attributes, AcquiredAt: time.Now().UTC().Truncate(time.Millisecond),
+	}
 }
 
 // repeated takes what became of the repeat of an attempt that had been granted;
@@ -333,12 +362,12 @@ func (t *tenure) granted(q *line, r leases.Result, err error) {
 	case err == nil && (r.Outcome == leases.Granted || r.Outcome == leases.Repeated):
 		c.reply(t.grant(c, r), nil)
 		t.bump()
+	case err == nil && r.Outcome == leases.Refused && t.withdrawn(c) != nil:
+		c.reply(leases.Grant{}, t.withdrawn(c))
 	case err == nil && r.Outcome == leases.Refused && c.Wait == 0:
 		c.reply(leases.Grant{}, t.heldBy(c.Name))
 	case err == nil && r.Outcome == leases.Refused: // taken in between: it is first again
-		c.waited = true
-		q.waiting = slices.Insert(q.waiting, 0, c)
-		t.waiters++
+		t.put(q, c)
 	default:
 		c.reply(leases.Grant{}, refusal(r, err))
 	}
@@ -348,12 +377,13 @@ func (t *tenure) granted(q *line, r leases.Result, err error) {
 // grant notes the first deadline of a new lease (N3). A repeat moves none: with
 // an attempt repeated one gets the same token, and no time (S40).
 func (t *tenure) grant(c *claim, r leases.Result) leases.Grant {
-	if r.Outcome == leases.Granted {
+	if r.Outcome == leases.Granted || r.Outcome == leases.Transferred {
 		life := c.TTL
-		if c.waited {
+		if c.waited && t.rules.On(rules.FirstDeadline) {
 			life = min(life, leases.FirstDeadline)
 		}
 		t.watch(r.Lease, t.clock.Now().Add(leases.Stretch(life)), c.waited)
+		t.metrics.grants.Inc()
 	}
 	w := t.leases[c.Name]
 	waited := c.waited || w != nil && w.waited && t.rules.On(rules.WaitedRepeats)

@@ -68,8 +68,18 @@ var _ leases.Backend = (*Node)(nil)
 // Open implements leases.Backend for a client in the same process: without the
 // network where this node serves, else over a connection to the leader.
 func (n *Node) Open(ctx context.Context, session leases.ID, on func(leases.Event)) (leases.Session, error) {
+	b, err := n.nearest()
+	if err != nil {
+		return nil, err
+	}
+	return b.Open(ctx, session, on)
+}
+
+// nearest is where calls are answered: here where this node serves, else over a
+// connection to the leader.
+func (n *Node) nearest() (leases.Backend, error) {
 	if n.leads() != nil {
-		return local{n}.Open(ctx, session, on)
+		return local{n}, nil
 	}
 	err := n.notServing()
 	if n.ctx.Err() != nil {
@@ -79,11 +89,7 @@ func (n *Node) Open(ctx context.Context, session leases.ID, on func(leases.Event
 	if !ok || elsewhere.Leader == "" {
 		return nil, err
 	}
-	conn, err := n.forwardTo(elsewhere.Leader)
-	if err != nil {
-		return nil, err
-	}
-	return conn.Open(ctx, session, on)
+	return n.forwardTo(elsewhere.Leader)
 }
 
 // forwardTo returns the connection to a leader; it is the node's to close.

@@ -26,6 +26,7 @@ import (
 	"github.com/coordd/coordd/node/internal/identity"
 	"github.com/coordd/coordd/node/internal/stall"
 	"github.com/coordd/coordd/transport"
+	"github.com/coordd/coordd/transport/gateway"
 )
 
 // Fatal ends of a node, as Err tells them.
@@ -43,18 +44,23 @@ var (
 
 // Node is one member. It is safe for concurrent use.
 type Node struct {
-	cfg    Config
-	log    *slog.Logger
-	clock  clock.Clock
-	book   *book
-	fsm    *fsm.FSM
-	folder hook.Identity // keeps who the node is
-	locked io.Closer     // the data folder; nil without one
-	saves  sync.Mutex    // held while self is changed and saved
-	server *transport.Server
-	admin  *grpc.Server // on the Unix socket; nil without a data folder
-	blank  bool         // its folder held no identity: it may found a cluster
-	knew   []string     // addresses of the members in its folder
+	cfg         Config
+	log         *slog.Logger
+	clock       clock.Clock
+	book        *book
+	fsm         *fsm.FSM
+	folder      hook.Identity // keeps who the node is
+	locked      io.Closer     // the data folder; nil without one
+	saves       sync.Mutex    // held while self is changed and saved
+	server      *transport.Server
+	metrics     *metrics
+	service     *transport.Service // behind http
+	http        *gateway.Server    // nil: there is none
+	httpAddress string
+	admin       *grpc.Server // on the Unix socket; nil without a data folder
+	blank       bool         // its folder held no identity: it may found a cluster
+	knew        []string     // addresses of the members in its folder
+	started     clock.Instant
 
 	ctx    context.Context // ends with the node; the cause says why
 	cancel context.CancelCauseFunc
@@ -69,6 +75,7 @@ type Node struct {
 	serving *tenure // nil unless this node leads and serves
 	doing   string  // for people
 	err     error
+	hearing context.Context            // ends when the node is cut off; nil while it is
 	forward map[string]*transport.Conn // to leaders, by address, for Open
 }
 
@@ -87,6 +94,12 @@ func New(cfg Config) (*Node, error) {
 	}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
 	n.fsm = fsm.New(cfg.Testing.Rules, n.die)
+	n.metrics = newMetrics(n.clock, n.Status)
+	if cfg.Metrics != nil {
+		if err := cfg.Metrics.Register(n.metrics); err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+	}
 	return n, nil
 }
 
@@ -103,6 +116,7 @@ func (n *Node) Start(ctx context.Context) error {
 }
 
 func (n *Node) start(ctx context.Context) error {
+	n.started = n.clock.Now()
 	if err := n.identify(); err != nil {
 		return err
 	}
@@ -110,6 +124,9 @@ func (n *Node) start(ctx context.Context) error {
 		return err
 	}
 	if err := n.listenAdmin(); err != nil {
+		return err
+	}
+	if err := n.listenHTTP(ctx); err != nil {
 		return err
 	}
 	self := n.who()
@@ -188,7 +205,7 @@ func (n *Node) listen(ctx context.Context) error {
 	}
 	n.server = transport.NewServer(transport.ServerConfig{
 		Listener: listener, TLS: n.cfg.TLS, Log: n.log,
-		Sessions: local{n}, Status: n.answerStatus, Peer: &peer{node: n}, AcceptRaft: n.acceptRaft,
+		Sessions: local{n}, Anywhere: n, Reflection: n.cfg.Reflection, Status: n.answerStatus, Peer: &peer{node: n}, AcceptRaft: n.acceptRaft,
 	})
 	n.server.Start()
 	return nil
@@ -297,6 +314,9 @@ func (n *Node) shut(why error) {
 
 func (n *Node) release(ctx context.Context) error {
 	n.cancel(leases.ErrClosed)
+	if n.cfg.Metrics != nil {
+		n.cfg.Metrics.Unregister(n.metrics)
+	}
 	stalled := errors.Is(n.Err(), ErrDiskStalled)
 	var errs []error
 	n.mu.Lock()
@@ -305,6 +325,12 @@ func (n *Node) release(ctx context.Context) error {
 	n.mu.Unlock()
 	for _, c := range forward {
 		errs = append(errs, c.Close())
+	}
+	if n.service != nil { // before the port that it is behind: so its calls end with a word
+		errs = append(errs, n.service.Close(ctx))
+	}
+	if n.http != nil {
+		errs = append(errs, n.http.Close(ctx))
 	}
 	if n.admin != nil {
 		var stopping sync.WaitGroup

@@ -126,6 +126,9 @@ func (p *peer) Join(ctx context.Context, req *peerv1.JoinRequest) (*peerv1.JoinR
 	if g.raft.State() != raft.Leader {
 		return nil, n.notServing()
 	}
+	if self.Recovered != nil { // another leader would not know what comes before serving
+		return nil, &leases.UnavailableError{Reason: self.Name + " takes nobody in before it serves from its recovered log"}
+	}
 	n.joins.Lock()
 	defer n.joins.Unlock()
 	voter, err := n.takeIn(ctx, g, req)

@@ -59,7 +59,9 @@ func (s *session) Acquire(ctx context.Context, c leases.Claim) (leases.Grant, er
 	}
 	ctx, done := s.bound(ctx)
 	defer done()
-	return s.tenure.acquire(ctx, s, c)
+	g, err := s.tenure.acquire(ctx, s, c)
+	s.tenure.metrics.claim(err)
+	return g, err
 }
 
 func (s *session) Withdraw(ctx context.Context, name string, attempt leases.ID) error {
@@ -71,13 +73,21 @@ func (s *session) Withdraw(ctx context.Context, name string, attempt leases.ID) 
 func (s *session) Renew(ctx context.Context, held []leases.Held) ([]error, error) {
 	ctx, done := s.bound(ctx)
 	defer done()
-	return s.tenure.renew(ctx, s.id, held)
+	answers, err := s.tenure.renew(ctx, s.id, held)
+	s.tenure.metrics.renewed(len(held), answers, err)
+	return answers, err
 }
 
 func (s *session) Release(ctx context.Context, h leases.Held) error {
 	ctx, done := s.bound(ctx)
 	defer done()
 	return s.tenure.release(ctx, s.id, h)
+}
+
+func (s *session) Transfer(ctx context.Context, h leases.Held, to leases.ID) (bool, error) {
+	ctx, done := s.bound(ctx)
+	defer done()
+	return s.tenure.transfer(ctx, s.id, h, to)
 }
 
 func (s *session) Done() <-chan struct{} { return s.ctx.Done() }

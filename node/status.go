@@ -10,6 +10,7 @@ import (
 	"github.com/coordd/coordd/internal/version"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/identity"
+	"github.com/coordd/coordd/transport"
 	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 )
 
@@ -100,18 +101,11 @@ func (n *Node) answerStatus(ctx context.Context, req *coorddv1.StatusRequest) (*
 	if req.GetName() == "" {
 		return resp, nil
 	}
-	if err := leases.ValidateName(req.GetName()); err != nil {
-		return nil, err
-	}
-	t := n.leads()
-	if t == nil {
-		return nil, n.notServing()
-	}
-	lease, err := t.status(ctx, req.GetName())
+	lease, err := local{n}.Get(ctx, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	resp.Lease = lease
+	resp.Lease = transport.ToLeaseStatus(lease)
 	return resp, nil
 }
 
@@ -131,28 +125,4 @@ func (s Status) proto() *coorddv1.ClusterStatus {
 		})
 	}
 	return p
-}
-
-func (t *tenure) status(ctx context.Context, name string) (*coorddv1.LeaseStatus, error) {
-	if _, err := t.rounds.join(ctx); err != nil {
-		return nil, err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := &coorddv1.LeaseStatus{Name: name}
-	if q := t.lines[name]; q != nil {
-		s.Waiters = uint32(len(q.waiting))
-	}
-	t.fsm.View(func(table *leases.Table) {
-		if l, ok := table.Get(name); ok {
-			s.Held, s.Token, s.TtlMs, s.Attributes = true, uint64(l.Token), uint32(l.TTL.Milliseconds()), l.Attributes
-			s.Owner = &coorddv1.Owner{Label: l.Owner.Label, Site: l.Owner.Site, Host: l.Owner.Host, Pid: l.Owner.PID}
-			s.AcquiredAtUnixMs = l.AcquiredAt.UnixMilli()
-			s.AtMostMs = uint32(t.left(name).Milliseconds())
-		}
-		if e, ok := table.Last(name); ok {
-			s.Last = &coorddv1.NotHeld{Name: name, Token: uint64(e.Token), Why: coorddv1.Why(e.Why), NextToken: uint64(e.Next)}
-		}
-	})
-	return s, nil
 }

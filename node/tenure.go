@@ -31,11 +31,14 @@ type tenure struct {
 	rounds   *rounds
 	limits   limits
 	rules    rules.Set
+	metrics  *metrics
 	log      *slog.Logger
 
 	mu       sync.Mutex // guards what follows; it is taken before the FSM's
 	leases   map[string]*watched
 	lines    map[string]*line
+	places   places
+	turns    uint64 // how many claims have come in
 	waiters  int    // in all lines
 	claims   int    // proposed and not answered
 	bumped   uint32 // the epoch that is to end, or has; 0: none
@@ -70,6 +73,7 @@ func (t *tenure) begin(ctx context.Context) {
 	t.lines = map[string]*line{}
 	t.sessions = map[leases.ID]map[*session]struct{}{}
 	t.gone = newWithdrawals()
+	t.places = newPlaces()
 	t.expiry.wake = make(chan struct{}, 1)
 	t.fsm.View(func(table *leases.Table) {
 		for l := range table.All() {
@@ -102,6 +106,9 @@ func (t *tenure) propose(op leases.Op, answer fsm.Answer) {
 		case op.Kind == leases.KindAcquire && t.gone.has(op.Attempt, t.clock.Now()):
 			// Its Withdraw may be in the log already, under the new epoch.
 			answer(leases.Result{}, &leases.NotHeldError{Name: op.Name, Why: leases.WhyWithdrawn})
+		case op.Kind == leases.KindTransfer && t.gone.has(op.Attempt, t.clock.Now()):
+			op.Kind = leases.KindRelease // the same of the heir
+			t.propose(op, answer)
 		default:
 			t.propose(op, answer)
 		}
@@ -120,8 +127,8 @@ func (t *tenure) decide(ctx context.Context, op leases.Op) (leases.Result, error
 	done := make(chan outcome, 1)
 	t.mu.Lock()
 	t.propose(op, func(r leases.Result, err error) {
-		if err == nil && r.Outcome == leases.Freed {
-			t.ended(r.Lease)
+		if err == nil {
+			t.decided(op, r)
 		}
 		done <- outcome{r, err}
 	})
@@ -134,13 +141,44 @@ func (t *tenure) decide(ctx context.Context, op leases.Op) (leases.Result, error
 	}
 }
 
-// ended forgets a lease that the table no longer holds and calls the next in
-// line. It is called with mu held.
-func (t *tenure) ended(l *leases.Lease) {
-	if w := t.leases[l.Name]; w != nil && w.token == l.Token {
-		delete(t.leases, l.Name)
+// decided does what the result of a release, withdrawal or break calls for. It
+// is called with mu held.
+func (t *tenure) decided(op leases.Op, r leases.Result) {
+	switch r.Outcome {
+	case leases.Freed:
+		t.ended(r.Lease, r.Ending)
+	case leases.Marked, leases.Repeated:
+		t.tell(r.Lease, leases.Breaking{Held: r.Lease.Held()})
+	}
+	if op.Kind == leases.KindBreak && (r.Outcome == leases.Marked || r.Outcome == leases.Freed && !r.Lease.Broken) {
+		t.metrics.breaks.Inc()
+	}
+}
+
+// ended forgets a lease that the table no longer holds, tells its holder if that
+// was not its own doing, and calls the next in line. It is called with mu held.
+func (t *tenure) ended(l *leases.Lease, e leases.Ending) {
+	t.metrics.endings.WithLabelValues(e.Why.String()).Inc()
+	t.forget(l.Held())
+	if e.Why == leases.WhyExpired || e.Why == leases.WhyBroken {
+		t.tell(l, leases.Ended{Held: l.Held(), Err: e.Err()})
 	}
 	t.advance(l.Name)
+}
+
+// tell tells a lease's holder something, on each of its conversations. It is
+// called with mu held.
+func (t *tenure) tell(l *leases.Lease, e leases.Event) {
+	for s := range t.sessions[l.Session] {
+		s.on(e)
+	}
+}
+
+// forget is called with mu held.
+func (t *tenure) forget(h leases.Held) {
+	if w := t.leases[h.Name]; w != nil && w.token == h.Token {
+		delete(t.leases, h.Name)
+	}
 }
 
 // bump begins a new epoch when half of the counter's range is used, long before
@@ -217,4 +255,13 @@ func (t *tenure) left(name string) time.Duration {
 		return 0
 	}
 	return max(w.deadline.Sub(t.clock.Now()), 0)
+}
+
+// atMost is how long a lease that the table holds can last at most if it is not
+// renewed. It is called with mu held.
+func (t *tenure) atMost(l *leases.Lease) time.Duration {
+	if w := t.leases[l.Name]; w == nil || w.token != l.Token {
+		return leases.Stretch(l.TTL) // applied, and not yet noted here
+	}
+	return t.left(l.Name)
 }

@@ -27,6 +27,9 @@ import (
 type ledger struct {
 	fsm     *fsm.FSM
 	entries chan *written
+
+	mu  sync.Mutex // guards all
+	all []*written
 }
 
 // written is one entry; it is applied when it lands.
@@ -34,24 +37,53 @@ type written struct {
 	ledger *ledger
 	data   []byte
 	done   chan struct{}
+	once   sync.Once // closes done
 	err    error
 	result any
 }
 
 func (l *ledger) Apply(data []byte, _ time.Duration) raft.ApplyFuture {
 	w := &written{ledger: l, data: data, done: make(chan struct{})}
+	l.mu.Lock()
+	l.all = append(l.all, w)
+	l.mu.Unlock()
 	l.entries <- w
 	return w
 }
 
 func (w *written) land() {
+	w.apply()
+	w.close()
+}
+
+// apply lets the entry land; that is not known to the tenure before close.
+func (w *written) apply() {
 	w.result = w.ledger.fsm.Apply(&raft.Log{Term: 1, Data: w.data})
-	close(w.done)
 }
 
 func (w *written) fail(err error) {
 	w.err = err
-	close(w.done)
+	w.close()
+}
+
+func (w *written) close() { w.once.Do(func() { close(w.done) }) }
+
+// abandon ends what the test has not.
+func (l *ledger) abandon() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.all {
+		w.close()
+	}
+}
+
+// ops is what the entry proposes.
+func (w *written) ops() []leases.Op {
+	e, err := fsm.DecodeEntry(w.data)
+	if err != nil {
+		panic(err)
+	}
+	return e.Ops
 }
 
 func (w *written) Error() error  { <-w.done; return w.err }
@@ -62,7 +94,19 @@ func (w *written) Index() uint64 { return 0 }
 // have called for is proposed by then.
 func (l *ledger) next() *written {
 	synctest.Wait()
-	return <-l.entries
+	select {
+	case w := <-l.entries:
+		return w
+	default:
+		panic("nothing is proposed")
+	}
+}
+
+// settle lets everything land, until nothing more is proposed.
+func (l *ledger) settle() {
+	for synctest.Wait(); len(l.entries) > 0; synctest.Wait() {
+		(<-l.entries).land()
+	}
 }
 
 // within is the entry that is proposed within a time.
@@ -89,6 +133,7 @@ func begun(t *testing.T) (*tenure, *ledger, context.CancelFunc) {
 		node: "n1", term: 1, clock: machine, fsm: f, log: slog.New(slog.DiscardHandler),
 		proposer: fsm.NewProposer(log, 1, time.Second, func() (uint32, string) { return leases.OpVersion, "" }),
 		rounds:   newRounds(machine, rules.Set{}, time.Second, func(context.Context) error { return nil }),
+		metrics:  newMetrics(machine, func() Status { return Status{} }),
 		limits:   limits{claims: 100, waiters: 100, waitersPerName: 100},
 	}
 	ctx, end := context.WithCancel(context.Background())
@@ -97,17 +142,46 @@ func begun(t *testing.T) (*tenure, *ledger, context.CancelFunc) {
 	running.Go(func() { tn.proposer.Run(ctx) })
 	running.Go(func() { tn.rounds.run(ctx, tn.over()) })
 	running.Go(func() { tn.expire(ctx) })
-	t.Cleanup(func() { end(); running.Wait() })
+	running.Go(func() { tn.tellPlaces(ctx) })
+	t.Cleanup(func() { end(); running.Wait(); log.abandon() })
 	return tn, log, end
 }
 
 func opened(t *testing.T, tn *tenure) *session {
 	t.Helper()
-	s, err := tn.open(leases.NewID(), leases.Info{}, func(leases.Event) {})
+	s, _ := listening(t, tn)
+	return s
+}
+
+// heard is what a session was told without having asked.
+type heard struct {
+	mu     sync.Mutex // guards events
+	events []leases.Event
+}
+
+// take returns what has been told since the last take.
+func (h *heard) take() []leases.Event {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	told := h.events
+	h.events = nil
+	return told
+}
+
+// listening opens a session and keeps what it is told.
+func listening(t *testing.T, tn *tenure) (*session, *heard) {
+	t.Helper()
+	h := &heard{}
+	s, err := tn.open(leases.NewID(), leases.Info{}, func(e leases.Event) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.events = append(h.events, e)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return s, h
 }
 
 func wanted(wait time.Duration) leases.Claim {
@@ -125,6 +199,19 @@ func ask(ctx context.Context, s *session, c leases.Claim) <-chan answered {
 	return got
 }
 
+// now is what a channel has to say at once.
+func now[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case v := <-c:
+		return v
+	default:
+		t.Fatal("no answer")
+		panic("unreachable")
+	}
+}
+
 func release(s *session, token tokens.Token) {
 	go s.Release(context.Background(), leases.Held{Name: "x", Token: token})
 	synctest.Wait()
@@ -135,7 +222,7 @@ func granted(t *testing.T, log *ledger, s *session, c leases.Claim) leases.Grant
 	t.Helper()
 	got := ask(context.Background(), s, c)
 	log.next().land()
-	a := <-got
+	a := now(t, got)
 	if a.err != nil {
 		t.Fatal(a.err)
 	}
@@ -177,7 +264,7 @@ func TestClaimGoesWithItsConversation(t *testing.T) {
 		gone := opened(t, tn)
 		got, _, landing := overtaken(t.Context(), t, tn, log, gone, wanted(leases.Forever))
 		gone.Close()
-		if a := <-got; !errors.Is(a.err, leases.ErrUnknownOutcome) {
+		if a := now(t, got); !errors.Is(a.err, leases.ErrUnknownOutcome) {
 			t.Errorf("got %v, want %v", a.err, leases.ErrUnknownOutcome)
 		}
 		landing.land()
@@ -195,14 +282,14 @@ func TestRepeatOfAProposedClaim(t *testing.T) {
 				s, c := opened(t, tn), wanted(leases.Forever)
 				displaced, holder, landing := overtaken(t.Context(), t, tn, log, s, c)
 				repeat := ask(t.Context(), s, c)
-				if a := <-displaced; !errors.Is(a.err, leases.ErrUnavailable) {
+				if a := now(t, displaced); !errors.Is(a.err, leases.ErrUnavailable) {
 					t.Errorf("the copy before: got %v, want %v", a.err, leases.ErrUnavailable)
 				}
 				landing.land()
 				synctest.Wait()
 				if ended {
 					end()
-					if a := <-repeat; !errors.Is(a.err, leases.ErrUnavailable) {
+					if a := now(t, repeat); !errors.Is(a.err, leases.ErrUnavailable) {
 						t.Errorf("got %v, want %v", a.err, leases.ErrUnavailable)
 					}
 					nobodyWaits(t, tn)
@@ -211,7 +298,7 @@ func TestRepeatOfAProposedClaim(t *testing.T) {
 				release(holder, tn.find("x").Token)
 				log.next().land()
 				log.next().land()
-				if a := <-repeat; a.err != nil || !a.grant.Waited {
+				if a := now(t, repeat); a.err != nil || !a.grant.Waited {
 					t.Errorf("got %+v, %v, want a grant that waited", a.grant, a.err)
 				}
 				nobodyWaits(t, tn)
@@ -233,8 +320,8 @@ func TestOvertakenClaimWaitsNoLonger(t *testing.T) {
 				released := log.next()
 				ask(t.Context(), other, first) // a late copy
 				released.land()
-				got := ask(t.Context(), s, wanted(10*time.Second))
 				late := log.next()
+				got := ask(t.Context(), s, wanted(10*time.Second))
 				late.land()
 				landing := log.next()
 				if landed {
@@ -270,7 +357,7 @@ func TestExpiryIsProposedUntilItIsLogged(t *testing.T) {
 		log.within(t, time.Second).fail(raft.ErrEnqueueTimeout)
 		log.within(t, time.Second).land()
 		log.next().land()
-		if a := <-waits; a.err != nil {
+		if a := now(t, waits); a.err != nil {
 			t.Error(a.err)
 		}
 	})
@@ -338,19 +425,19 @@ func TestWithdrawnWhileAnEpochBegins(t *testing.T) {
 		bump.land()
 		claimed := log.next()
 		// The table has the new epoch, and this claim is not answered yet.
-		claimed.result = log.fsm.Apply(&raft.Log{Term: 1, Data: claimed.data})
+		claimed.apply()
 		withdrawn := make(chan error, 1)
 		go func() { withdrawn <- s.Withdraw(context.Background(), c.Name, c.Attempt) }()
 		synctest.Wait()
-		close(claimed.done)
+		claimed.close()
 		synctest.Wait()
 		for range len(log.entries) {
 			log.next().land()
 		}
-		if err := <-withdrawn; err != nil {
+		if err := now(t, withdrawn); err != nil {
 			t.Errorf("withdraw: %v", err)
 		}
-		if a := <-got; !errors.Is(a.err, leases.ErrNotHeld) {
+		if a := now(t, got); !errors.Is(a.err, leases.ErrNotHeld) {
 			t.Errorf("the claim: got %v, want %v", a.err, leases.ErrNotHeld)
 		}
 		if l := tn.find(c.Name); l != nil {

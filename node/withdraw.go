@@ -29,6 +29,15 @@ func (t *tenure) withdraw(ctx context.Context, session leases.ID, name string, a
 	return err
 }
 
+// withdrawn returns an error if a claim's attempt was withdrawn. It is called
+// with mu held.
+func (t *tenure) withdrawn(c *claim) error {
+	if !t.gone.has(c.Attempt, t.clock.Now()) {
+		return nil
+	}
+	return &leases.NotHeldError{Name: c.Name, Why: leases.WhyWithdrawn}
+}
+
 // withdrawals remembers which attempts were withdrawn. The tenure's mutex
 // guards it.
 type withdrawals struct {

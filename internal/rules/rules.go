@@ -33,6 +33,12 @@ const (
 	Founding
 	// ClusterPin: a client refuses the answers of another cluster than its first (N1).
 	ClusterPin
+	// Turns: whoever asks while others wait stands behind them (W2, S55).
+	Turns
+	// FirstDeadline: the first deadline of a grant that waited is short (section 3, S45).
+	FirstDeadline
+	// BreakToken: a break names the token of the lease that is meant (W7, S51).
+	BreakToken
 )
 
 // Set says which rules are in force. Its zero value is all of them.

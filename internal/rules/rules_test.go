@@ -4,7 +4,7 @@ import "testing"
 
 func TestZeroSetHasAllRules(t *testing.T) {
 	var s Set
-	for r := Identity; r <= ClusterPin; r++ {
+	for r := Identity; r <= BreakToken; r++ {
 		if !s.On(r) {
 			t.Errorf("rule %d: got off, want on", r)
 		}
@@ -16,7 +16,7 @@ func TestZeroSetHasAllRules(t *testing.T) {
 
 func TestWithout(t *testing.T) {
 	s := Without(Round, Founding)
-	for r := Identity; r <= ClusterPin; r++ {
+	for r := Identity; r <= BreakToken; r++ {
 		if got, want := s.On(r), r != Round && r != Founding; got != want {
 			t.Errorf("rule %d on: got %v, want %v", r, got, want)
 		}

@@ -103,3 +103,21 @@ func (h *Hold) Release(ctx context.Context) error {
 	h.belief.End()
 	return h.Lease.Release(ctx)
 }
+
+// Transfer gives the lease up, and then passes it on to whoever waits under that
+// attempt.
+func (h *Hold) Transfer(ctx context.Context, to leases.ID) (bool, error) {
+	h.belief.End()
+	return h.Lease.Transfer(ctx, to)
+}
+
+// pause stops the client as SIGSTOP stops a process.
+func (k *Client) pause() {
+	k.Clock.pause()
+	k.cluster.Net.Pause(k.Name)
+}
+
+func (k *Client) resume() {
+	k.Clock.resume()
+	k.cluster.Net.Resume(k.Name)
+}

@@ -8,12 +8,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/fsm"
@@ -33,6 +36,7 @@ type Config struct {
 	ElectionTimeout time.Duration // default 1 s
 	Rules           rules.Set     // of nodes and clients
 	Delay, Jitter   time.Duration // of every link; the default is 1 ms each
+	Keep            int           // entries of the log behind a snapshot, which is taken whenever there are twice as many; 0: the nodes' own
 	Log             *slog.Logger  // of the nodes; nil: silent
 }
 
@@ -52,7 +56,10 @@ type Cluster struct {
 
 	mu       sync.Mutex // guards what follows
 	clients  []*Client
+	conns    []io.Closer // of others than clients
 	schedule []string
+	broken   []error // promises that a scenario has seen broken
+	claims   map[string]int
 }
 
 type member struct {
@@ -106,7 +113,7 @@ func newCluster(t testing.TB, cfg Config) *Cluster {
 	}
 	c := &Cluster{
 		Net: faults.New(cfg.Seed), Rand: rand.New(rand.NewPCG(cfg.Seed, 1)), True: clock.NewRuntime(),
-		t: t, cfg: cfg,
+		t: t, cfg: cfg, claims: map[string]int{},
 	}
 	c.Net.DelayAll(cfg.Delay, cfg.Jitter)
 	c.History = history.NewRecorder(c.True)
@@ -158,7 +165,8 @@ func (c *Cluster) Start(i int) {
 		ElectionTimeout: m.electionTimeout, Network: c.Net.Host(m.host), Clock: m.clock, Log: c.cfg.Log,
 		Testing: hook.Testing{
 			Rules: c.cfg.Rules, Storage: m.disk.mount(m.writes),
-			Log: func(l fsm.Log) fsm.Log { return &proposals{l, proposed} },
+			Log:  func(l fsm.Log) fsm.Log { return &proposals{l, proposed, c} },
+			Raft: c.keep,
 		},
 	}
 	n, err := node.New(cfg)
@@ -169,6 +177,13 @@ func (c *Cluster) Start(i int) {
 		c.t.Fatal(err)
 	}
 	m.node = n
+}
+
+// keep lets the log be compacted as the cluster's configuration says.
+func (c *Cluster) keep(r *raft.Config) {
+	if n := uint64(c.cfg.Keep); n > 0 {
+		r.SnapshotInterval, r.SnapshotThreshold, r.TrailingLogs = 500*time.Millisecond, n, n
+	}
 }
 
 // Leader waits until a node serves, and returns the one with the newest term.
@@ -223,6 +238,46 @@ func (c *Cluster) Note(format string, args ...any) {
 	c.schedule = append(c.schedule, fmt.Sprintf("%9v %s", at, fmt.Sprintf(format, args...)))
 }
 
+// Claims is how many claims of a name were proposed by leaders. It is safe for
+// concurrent use.
+func (c *Cluster) Claims(name string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.claims[name]
+}
+
+// proposed counts the claims in an entry of the log.
+func (c *Cluster) proposed(entry []byte) {
+	e, err := fsm.DecodeEntry(entry)
+	if err != nil {
+		c.Broken("a leader proposes what cannot be read: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, op := range e.Ops {
+		if op.Kind == leases.KindAcquire {
+			c.claims[op.Name]++
+		}
+	}
+}
+
+// Broken notes that a promise was broken which the history does not tell of. It
+// is safe for concurrent use.
+func (c *Cluster) Broken(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken = append(c.broken, fmt.Errorf("at %v: "+format, append([]any{time.Duration(c.True.Now()).Round(time.Millisecond)}, args...)...))
+}
+
+// Check returns nil if every promise was kept. It is to be called outside of the
+// synctest bubble.
+func (c *Cluster) Check(timeout time.Duration) error {
+	c.mu.Lock()
+	broken := errors.Join(c.broken...)
+	c.mu.Unlock()
+	return errors.Join(broken, c.History.History().Check(timeout))
+}
+
 // close ends everything: the clients in order, then the nodes.
 func (c *Cluster) close() {
 	c.Net.HealAll()
@@ -241,6 +296,9 @@ func (c *Cluster) close() {
 		closing.Go(func() { client.Close(ctx) })
 	}
 	closing.Wait()
+	for _, conn := range c.conns {
+		conn.Close()
+	}
 	for _, m := range c.members {
 		if m.node != nil {
 			closing.Go(func() { c.bury(m.node) })

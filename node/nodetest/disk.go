@@ -55,10 +55,12 @@ func (m *mounted) SetUint64(key []byte, value uint64) error {
 // proposals is the log that a leader proposes to, behind a gate.
 type proposals struct {
 	fsm.Log
-	gate *gate
+	gate    *gate
+	cluster *Cluster
 }
 
 func (p *proposals) Apply(entry []byte, timeout time.Duration) (f raft.ApplyFuture) {
+	p.cluster.proposed(entry)
 	err := p.gate.pass(func() error { f = p.Log.Apply(entry, timeout); return nil })
 	if err != nil {
 		return failed{err}

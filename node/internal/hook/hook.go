@@ -18,6 +18,8 @@ type Testing struct {
 	Storage *Storage
 	// Log, where it is not nil, wraps the log that a leader proposes to.
 	Log func(fsm.Log) fsm.Log
+	// Raft, where it is not nil, may change how Raft is configured.
+	Raft func(*raft.Config)
 }
 
 // Proposals is the log that a leader proposes to.
@@ -26,6 +28,14 @@ func (t Testing) Proposals(l fsm.Log) fsm.Log {
 		return l
 	}
 	return t.Log(l)
+}
+
+// Configure is called with Raft's configuration before Raft is started.
+func (t Testing) Configure(c *raft.Config) *raft.Config {
+	if t.Raft != nil {
+		t.Raft(c)
+	}
+	return c
 }
 
 // Storage is what a node keeps between two starts.

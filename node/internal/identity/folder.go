@@ -114,6 +114,13 @@ func Open(dir, name string) (*Folder, error) {
 	return f, nil
 }
 
+// Peek returns the identity in a data folder, without a lock: for messages, and
+// to learn its name.
+func Peek(dir string) (Identity, bool, error) { return (&Folder{dir: dir}).Load() }
+
+// HasLog reports whether there is a log in a data folder.
+func HasLog(dir string) (bool, error) { return holds(filepath.Join(dir, LogFile)) }
+
 func takeLock(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -158,7 +165,7 @@ func (f *Folder) settle(name string) error {
 	if err != nil {
 		return err
 	}
-	hasLog, err := holds(filepath.Join(f.dir, LogFile))
+	hasLog, err := HasLog(f.dir)
 	if err != nil {
 		return err
 	}

@@ -15,15 +15,22 @@ import (
 // goes the memory of votes, and a node that went on under its old incarnation
 // would vote twice in one term.
 type Identity struct {
-	Name        string    `json:"name"`
-	Incarnation string    `json:"incarnation"`           // 16 hexadecimal digits
-	Cluster     leases.ID `json:"cluster,omitzero"`      // zero: belongs to none yet
-	Group       leases.ID `json:"group,omitzero"`        // the Raft group within the cluster
-	Founding    bool      `json:"founding,omitempty"`    // it has begun to found the cluster
-	Founders    uint32    `json:"founders,omitempty"`    // how many nodes the cluster is founded with
-	FirstEpoch  uint32    `json:"first_epoch,omitempty"` // of the cluster that it founds
-	Starts      uint64    `json:"starts"`                // how often this incarnation has been started
-	Members     []Member  `json:"members,omitempty"`     // those that it last knew of
+	Name        string     `json:"name"`
+	Incarnation string     `json:"incarnation"`           // 16 hexadecimal digits
+	Cluster     leases.ID  `json:"cluster,omitzero"`      // zero: belongs to none yet
+	Group       leases.ID  `json:"group,omitzero"`        // the Raft group within the cluster
+	Founding    bool       `json:"founding,omitempty"`    // it has begun to found the cluster
+	Founders    uint32     `json:"founders,omitempty"`    // how many nodes the cluster is founded with
+	FirstEpoch  uint32     `json:"first_epoch,omitempty"` // of the cluster that it founds
+	Recovered   *Recovered `json:"recovered,omitempty"`   // its log is what was left of the cluster's; nil once that is dealt with
+	Starts      uint64     `json:"starts"`                // how often this incarnation has been started
+	Members     []Member   `json:"members,omitempty"`     // those that it last knew of
+}
+
+// Recovered says what a node does before it serves from a recovered log.
+type Recovered struct {
+	Epoch          uint32 `json:"epoch"`                     // the one to begin: greater than any that was lost
+	HoldersStopped bool   `json:"holders_stopped,omitempty"` // no lease need be waited for
 }
 
 // Member is another node, as this one last knew it.
@@ -68,5 +75,9 @@ func (id Identity) CheckName(name string) error {
 
 func (id Identity) clone() Identity {
 	id.Members = slices.Clone(id.Members)
+	if id.Recovered != nil {
+		r := *id.Recovered
+		id.Recovered = &r
+	}
 	return id
 }

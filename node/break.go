@@ -1,0 +1,36 @@
+package node
+
+import (
+	"context"
+
+	"github.com/coordd/coordd/internal/rules"
+	"github.com/coordd/coordd/leases"
+)
+
+// breakLease ends a lease against its holder's will (W7). It names the token,
+// so that a copy that comes late harms nobody else's lease (S51).
+func (t *tenure) breakLease(ctx context.Context, h leases.Held, now bool) (leases.Broken, error) {
+	if err := h.Validate(); err != nil {
+		return leases.Broken{}, err
+	}
+	if l := t.find(h.Name); l != nil && !t.rules.On(rules.BreakToken) {
+		h.Token = l.Token
+	}
+	t.log.Info("an operator breaks a lease", "lease", h.Name, "token", uint64(h.Token), "now", now)
+	r, err := t.decide(ctx, leases.Op{Kind: leases.KindBreak, Name: h.Name, Token: h.Token, Now: now})
+	switch {
+	case err != nil:
+		return leases.Broken{}, err
+	case r.Outcome == leases.Freed:
+		return leases.Broken{Free: true}, nil
+	case r.Outcome == leases.Marked, r.Outcome == leases.Repeated:
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if l := t.find(h.Name); l != nil && l.Token == h.Token {
+			return leases.Broken{AtMost: t.atMost(l)}, nil
+		}
+		return leases.Broken{}, nil // it has ended since
+	default:
+		return leases.Broken{}, notHeld(h, r.Ending)
+	}
+}

@@ -1,0 +1,161 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/coordd/coordd/leases"
+)
+
+// Get implements leases.Directory.
+func (l local) Get(ctx context.Context, name string) (leases.State, error) {
+	if err := leases.ValidateName(name); err != nil {
+		return leases.State{}, err
+	}
+	t := l.node.leads()
+	if t == nil {
+		return leases.State{}, l.node.notServing()
+	}
+	return t.get(ctx, name)
+}
+
+// List implements leases.Directory.
+func (l local) List(ctx context.Context, prefix, after string, limit int) (leases.Page, error) {
+	if limit < 1 || limit > leases.MaxPage {
+		return leases.Page{}, &leases.InvalidError{Field: "limit", Value: fmt.Sprint(limit), Bounds: fmt.Sprintf("1 to %d", leases.MaxPage)}
+	}
+	if err := validPart("prefix", prefix); err != nil {
+		return leases.Page{}, err
+	}
+	if err := validPart("after", after); err != nil {
+		return leases.Page{}, err
+	}
+	t := l.node.leads()
+	if t == nil {
+		return leases.Page{}, l.node.notServing()
+	}
+	return t.list(ctx, prefix, after, limit)
+}
+
+// Queue implements leases.Directory.
+func (l local) Queue(ctx context.Context, name string) ([]leases.Waiter, error) {
+	if err := leases.ValidateName(name); err != nil {
+		return nil, err
+	}
+	t := l.node.leads()
+	if t == nil {
+		return nil, l.node.notServing()
+	}
+	return t.queue(ctx, name)
+}
+
+// Watch implements leases.Directory, on any member: from its own memory.
+func (l local) Watch(ctx context.Context, prefix string, from leases.Position, on func(leases.Batch) error) error {
+	return l.node.Watch(ctx, prefix, from, on)
+}
+
+// validPart checks a part of a name: its beginning, or where to list from.
+func validPart(field, part string) error {
+	if part == "" {
+		return nil
+	}
+	if leases.ValidateName(part) != nil {
+		return &leases.InvalidError{Field: field, Value: clip(part), Bounds: fmt.Sprintf("at most %d bytes of printable UTF-8 without a leading @", leases.MaxName)}
+	}
+	return nil
+}
+
+// Get implements leases.Directory.
+func (n *Node) Get(ctx context.Context, name string) (leases.State, error) {
+	b, err := n.nearest()
+	if err != nil {
+		return leases.State{}, err
+	}
+	return b.Get(ctx, name)
+}
+
+// List implements leases.Directory.
+func (n *Node) List(ctx context.Context, prefix, after string, limit int) (leases.Page, error) {
+	b, err := n.nearest()
+	if err != nil {
+		return leases.Page{}, err
+	}
+	return b.List(ctx, prefix, after, limit)
+}
+
+// Queue implements leases.Directory.
+func (n *Node) Queue(ctx context.Context, name string) ([]leases.Waiter, error) {
+	b, err := n.nearest()
+	if err != nil {
+		return nil, err
+	}
+	return b.Queue(ctx, name)
+}
+
+// get tells about a name, after a round of the voters (N5).
+func (t *tenure) get(ctx context.Context, name string) (leases.State, error) {
+	if _, err := t.rounds.join(ctx); err != nil {
+		return leases.State{}, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := leases.State{Name: name}
+	t.fsm.View(func(table *leases.Table) {
+		if l, ok := table.Get(name); ok {
+			s = t.state(l)
+		}
+		s.Last, _ = table.Last(name)
+	})
+	if q := t.lines[name]; q != nil {
+		s.Waiters = len(q.waiting)
+	}
+	return s, nil
+}
+
+// state is what there is to tell of a held lease. It is called with mu held.
+func (t *tenure) state(l *leases.Lease) leases.State {
+	return leases.State{
+		Name: l.Name, Held: true, Token: l.Token, Owner: l.Owner, Attributes: l.Attributes, TTL: l.TTL,
+		AcquiredAt: l.AcquiredAt, AtMost: t.atMost(l), Broken: l.Broken,
+	}
+}
+
+// list tells which names are held, after a round of the voters.
+func (t *tenure) list(ctx context.Context, prefix, after string, limit int) (leases.Page, error) {
+	if _, err := t.rounds.join(ctx); err != nil {
+		return leases.Page{}, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var p leases.Page
+	t.fsm.View(func(table *leases.Table) {
+		p.At = leases.Position{Epoch: table.Epoch(), Revision: table.Revision()}
+		for l := range table.From(prefix, after) {
+			if len(p.Leases) == limit {
+				p.Next = p.Leases[limit-1].Name
+				return
+			}
+			p.Leases = append(p.Leases, t.state(l))
+		}
+	})
+	return p, nil
+}
+
+// queue tells who waits for a name, after a round of the voters.
+func (t *tenure) queue(ctx context.Context, name string) ([]leases.Waiter, error) {
+	if _, err := t.rounds.join(ctx); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.lines[name]
+	if q == nil {
+		return nil, nil
+	}
+	now := t.clock.Now()
+	waiters := make([]leases.Waiter, len(q.waiting))
+	for i, c := range q.waiting {
+		waiters[i] = leases.Waiter{Position: i + 1, Attempt: c.Attempt, Owner: c.Owner, Waiting: now.Sub(c.since)}
+	}
+	return waiters, nil
+}

@@ -1,0 +1,180 @@
+package nodetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coordd/coordd/client"
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/internal/history"
+	"github.com/coordd/coordd/internal/rules"
+	"github.com/coordd/coordd/leases"
+)
+
+// turn is one grant of the name, as a watch tells it.
+type turn struct {
+	who         string
+	from, until clock.Instant // until: 0 as long as it is held
+}
+
+// turns are the grants of the name, in their order.
+type turns struct {
+	mu  sync.Mutex // guards all
+	all []turn
+}
+
+// follow watches the name on one node until ctx ends.
+func (u *turns) follow(ctx context.Context, c *Cluster, node int, from leases.Position) {
+	c.Node(node).Watch(ctx, name, from, func(b leases.Batch) error {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		for _, change := range b.Changes {
+			if change.Kind == leases.ChangeGranted {
+				u.all = append(u.all, turn{who: change.Owner.Label, from: c.True.Now()})
+			} else if change.Free && len(u.all) > 0 {
+				u.all[len(u.all)-1].until = c.True.Now()
+			}
+		}
+		return nil
+	})
+}
+
+// ends are the ends of clients while they wait or hold: when, by the true clock.
+type ends struct {
+	mu sync.Mutex // guards at
+	at map[string]clock.Instant
+}
+
+func (e *ends) end(c *Cluster, k *Client, how int) {
+	e.mu.Lock()
+	e.at[k.Name] = c.True.Now()
+	e.mu.Unlock()
+	switch how {
+	case 0:
+		c.Note("%s is closed", k.Name)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		k.Close(ctx)
+	case 1:
+		c.Note("%s crashes", k.Name)
+		c.Net.Crash(k.Name)
+	case 2:
+		c.Note("%s is paused", k.Name)
+		k.pause()
+	}
+}
+
+// W2, S45, S55. Two hundred wait for one name; every third of them ends, in one
+// way or another. Within one term they have it in the order in which they came,
+// each release calls one of them, and who is dead keeps it no longer than its
+// first deadline.
+var longLine = scenario{
+	run: func(c *Cluster) {
+		const waiters, doomed = 200, 60
+		ttl := []time.Duration{time.Second, 30 * time.Second}[c.Rand.IntN(2)]
+		c.Note("ttl %v", ttl)
+		leader := c.Leader()
+		term := c.Node(leader).Status().Term
+		first := c.Client("first", ClientConfig{}).acquire(10*time.Second, ttl)
+		if first == nil {
+			return
+		}
+		var everybody sync.WaitGroup
+		clients := map[string]*Client{}
+		ctx, give := context.WithCancel(context.Background())
+		defer give()
+		for i := range waiters {
+			k := c.Client(fmt.Sprintf("w%d", i), ClientConfig{})
+			clients[k.Name] = k
+			came, work := c.some(0, time.Second), c.some(10*time.Millisecond, 60*time.Millisecond)
+			everybody.Go(func() {
+				time.Sleep(came)
+				h, err := k.Acquire(ctx, name, client.TTL(ttl))
+				if err != nil {
+					return
+				}
+				pause(h.Context(), work)
+				soon, cancel := context.WithTimeout(context.Background(), ttl)
+				defer cancel()
+				h.Release(soon)
+			})
+		}
+		c.eventually("all wait", func() bool { return c.Node(leader).Status().Waiters == waiters })
+		line, err := c.Node(leader).Queue(context.Background(), name)
+		if err != nil {
+			c.Broken("the queue: %w", err)
+			return
+		}
+		var got turns
+		began, before := c.Claims(name), leases.Position{}
+		if p, err := c.Node(leader).List(context.Background(), "", "", 1); err == nil {
+			before = p.At
+		}
+		watching, end := context.WithCancel(context.Background())
+		var watch sync.WaitGroup
+		watch.Go(func() { got.follow(watching, c, leader, before) })
+		defer watch.Wait()
+		defer end()
+
+		dead := ends{at: map[string]clock.Instant{}}
+		for i, place := range c.Rand.Perm(waiters)[:doomed] {
+			k := clients[line[place].Owner.Label]
+			time.AfterFunc(c.some(0, 15*time.Second), func() { dead.end(c, k, i%3) })
+		}
+		first.Release(context.Background())
+		c.eventually("the line is empty", func() bool {
+			s := c.Node(leader).Status()
+			return s.Waiters == 0 && s.Leases == 0
+		})
+		time.Sleep(16 * time.Second) // all that are to end have ended
+		if s := c.Node(leader).Status(); s.Term != term || !s.Serving {
+			c.Note("the leader has changed")
+			return
+		}
+		got.mu.Lock()
+		defer got.mu.Unlock()
+		dead.mu.Lock()
+		defer dead.mu.Unlock()
+		c.inTurn(line, got.all, dead.at, leases.Stretch(min(ttl, leases.FirstDeadline)))
+		if called := c.Claims(name) - began; called != len(got.all) {
+			c.Broken("%d claims were proposed for %d grants: a release calls more than one", called, len(got.all))
+		}
+		for who := range dead.at {
+			clients[who].resume()
+		}
+		give()
+		everybody.Wait()
+	},
+	least: history.Counts{Grants: 140},
+	heavy: 20,
+}
+
+// inTurn checks who of a line had the name, in which order, and for how long the
+// dead had it.
+func (c *Cluster) inTurn(line []leases.Waiter, got []turn, dead map[string]clock.Instant, most time.Duration) {
+	last := -1
+	had := map[string]bool{}
+	for _, u := range got {
+		place := slices.IndexFunc(line, func(w leases.Waiter) bool { return w.Owner.Label == u.who })
+		if place <= last {
+			c.Broken("%s, who came as number %d, has the name after number %d", u.who, place, last)
+		}
+		last, had[u.who] = max(place, last), true
+		if died, ok := dead[u.who]; ok && !u.from.Before(died) && (u.until == 0 || u.until.Sub(u.from) > most+250*time.Millisecond) {
+			c.Broken("%s, who is dead, has the name for %v, and may have it for %v", u.who, u.until.Sub(u.from), most)
+		}
+	}
+	for _, w := range line {
+		if _, ok := dead[w.Owner.Label]; !ok && !had[w.Owner.Label] {
+			c.Broken("%s was forgotten", w.Owner.Label)
+		}
+	}
+}
+
+func TestLongLine(t *testing.T)                   { explore(t, longLine) }
+func TestLongLineNeedsTurns(t *testing.T)         { needs(t, longLine, rules.Turns) }
+func TestLongLineNeedsFirstDeadline(t *testing.T) { needs(t, longLine, rules.FirstDeadline) }
