@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/transport"
 	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 )
@@ -50,37 +52,106 @@ const (
 // until the answer is enough, and at most for the time of --timeout. Where that
 // ends first the last answer is returned, or an error if there was none.
 func (c *connection) status(ctx context.Context, name string, enough func(*coorddv1.StatusResponse) bool) (*coorddv1.StatusResponse, error) {
+	var last *coorddv1.StatusResponse
+	err := c.ask(ctx, func(ctx context.Context, conn *transport.Conn) error {
+		answer, err := conn.Status(ctx, name)
+		if err != nil {
+			return err
+		}
+		if last = answer; !enough(answer) {
+			return leases.ErrUnavailable
+		}
+		return nil
+	})
+	if last != nil && (err == nil || again(err)) {
+		return last, nil
+	}
+	return nil, err
+}
+
+// ask makes a call to the cluster until it is answered for good, and at most for
+// the time of --timeout.
+func (c *connection) ask(ctx context.Context, call func(context.Context, *transport.Conn) error) error {
 	conn, err := c.dial()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	return untilAnswered(ctx, c.timeout, "--timeout", func(ctx context.Context) error { return call(ctx, conn) })
+}
+
+// converse is ask for a call that belongs to a session.
+func (c *connection) converse(ctx context.Context, session leases.ID, call func(context.Context, leases.Session) error) error {
+	return c.ask(ctx, func(ctx context.Context, conn *transport.Conn) error { return converse(ctx, conn, session, call) })
+}
+
+// patience is how long one call may go unanswered before it is made to another
+// node: one that hangs may still hold its connections.
+const patience = 2 * time.Second
+
+// converse makes one call in a conversation of its own with the node that serves
+// now. Its leases outlive it.
+func converse(ctx context.Context, b leases.Backend, session leases.ID, call func(context.Context, leases.Session) error) error {
+	s, err := b.Open(ctx, session, func(leases.Event) {})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	ctx, cancel := patiently(ctx)
 	defer cancel()
-	var (
-		last *coorddv1.StatusResponse
-		said error // why there was no answer, by the last search that was not cut short
-	)
+	return call(ctx, s)
+}
+
+// patiently bounds one call.
+func patiently(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %v", patience))
+}
+
+// untilAnswered makes a call until it is answered for good, and at most for that
+// time, which is the flag's. The call must be one that may be repeated.
+func untilAnswered(ctx context.Context, timeout time.Duration, flag string, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var said error // why there was no answer, by the last try that was not cut short
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		answer, err := conn.Status(ctx, name)
-		switch {
-		case err == nil && enough(answer):
-			return answer, nil
-		case err == nil:
-			last = answer
-		case exitCode(err) != exitUnavailable:
-			return nil, err
-		case said == nil || ctx.Err() == nil:
+		err := call(ctx)
+		if !again(err) {
+			return err
+		}
+		if said == nil || ctx.Err() == nil {
 			said = err
 		}
-		if sleep(ctx, pause) {
-			continue
+		if !sleep(ctx, pause) {
+			return &exit{code: exitUnavailable, err: fmt.Errorf("%w (tried for %v, %s)", said, timeout, flag)}
 		}
-		if last != nil {
-			return last, nil
-		}
-		return nil, &exit{code: exitUnavailable, err: fmt.Errorf("%w (looked for %v, --timeout)", said, c.timeout)}
 	}
+}
+
+// again reports whether err says that nothing is known so far.
+func again(err error) bool {
+	return exitCode(err) == exitUnavailable && !errors.Is(err, leases.ErrExhausted)
+}
+
+// silence is how long nothing has been known.
+type silence struct {
+	since clock.Instant // 0: something is
+	told  bool
+}
+
+// breaks takes what became of a try and reports, once, that nothing has been
+// known for long enough to say so: longer than an election takes.
+func (s *silence) breaks(err error) bool {
+	now := clock.System().Now()
+	switch {
+	case !again(err):
+		*s = silence{}
+	case s.since == 0:
+		s.since = now
+	case !s.told && now.Sub(s.since) > 2*lookEvery:
+		s.told = true
+		return true
+	}
+	return false
 }
 
 // sleep reports whether ctx lasted so long.

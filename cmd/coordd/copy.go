@@ -35,6 +35,7 @@ With -o json the fields are path, bytes, release.`,
 			}
 			return out.print(cmd.OutOrStdout(), view)
 		},
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
 	}
 	out.register(cmd)
 	return cmd

@@ -21,8 +21,8 @@ import (
 	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 )
 
-// The shape of the cluster of coordd dev. The two ports after each node's are
-// reserved for HTTP and gossip.
+// The shape of the cluster of coordd dev. The port after each node's is for HTTP,
+// the one after that is reserved for gossip.
 const (
 	devNodes           = 3
 	devPortStep        = 10
@@ -41,7 +41,8 @@ func newDev() *cobra.Command {
 		Short: "Run a whole cluster in this process, to play with",
 		Long: `Runs three members in one process, which speak to each other and to clients over
 real sockets on loopback: 127.0.0.1:7420, 7430 and 7440, or from the port of
---listen on. The two ports after each are reserved for HTTP and gossip.
+--listen on. The port after each is for HTTP (docs/http.md), the one after that is
+reserved for gossip.
 
 Everything is in memory and gone at the end (Ctrl-C). Leader elections take 0.3 s.`,
 		Example: `  coordd dev
@@ -132,16 +133,19 @@ func dev(ctx context.Context, addrs []string, log *slog.Logger, ending func(), s
 
 // devConfig is the config of member i.
 func devConfig(i int, addrs []string, log *slog.Logger) node.Config {
-	return node.Config{
+	config := node.Config{
 		Name:            fmt.Sprintf("n%d", i+1),
 		Site:            "dev",
 		InMemory:        true,
 		Listen:          addrs[i],
+		HTTP:            besides(addrs[i]),
 		Join:            addrs,
 		Bootstrap:       true,
 		ElectionTimeout: devElectionTimeout,
 		Log:             log,
 	}
+	withMetrics(&config)
+	return config
 }
 
 // watch waits until ctx ends, which is as it should be, or a node does.
@@ -203,6 +207,7 @@ func devGreeting(self string, addrs []string, leader string, took time.Duration)
 	fmt.Fprintf(&b, "And look at it meanwhile:\n\n")
 	fmt.Fprintf(&b, "  %s status\n", self)
 	fmt.Fprintf(&b, "  %s status nightly\n", self)
+	fmt.Fprintf(&b, "  curl '%s/v1/lease?name=nightly'\n", besides(addrs[0]))
 	return b.String()
 }
 

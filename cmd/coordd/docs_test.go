@@ -23,11 +23,11 @@ func cliDocs(root *cobra.Command) string {
 	b.WriteString("# coordd on the command line\n\n`make generate-cli` writes this from the commands: change it there.\n\n")
 	writeLong(&b, root.Long)
 	b.WriteString("| command | what it does |\n|---|---|\n")
-	for _, cmd := range root.Commands() {
+	for _, cmd := range below(root) {
 		fmt.Fprintf(&b, "| [%s](#%s) | %s |\n", cmd.CommandPath(), strings.ReplaceAll(cmd.CommandPath(), " ", "-"), cmd.Short)
 	}
 	b.WriteString("\n`coordd completion --help` tells how to make a shell complete all this.\n")
-	for _, cmd := range root.Commands() {
+	for _, cmd := range below(root) {
 		writeCommand(&b, cmd)
 	}
 	return b.String()
@@ -39,6 +39,9 @@ func writeCommand(b *strings.Builder, cmd *cobra.Command) {
 	writeLong(b, cmd.Long)
 	if cmd.HasExample() {
 		writeBlock(b, "sh", strings.ReplaceAll(strings.TrimPrefix(cmd.Example, "  "), "\n  ", "\n"))
+	}
+	if !cmd.LocalFlags().HasFlags() {
+		return
 	}
 	b.WriteString("| flag | default | meaning |\n|---|---|---|\n")
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { writeFlag(b, f) })

@@ -12,22 +12,24 @@ import (
 // Exit codes of every command. Where sysexits.h has a number for the meaning,
 // it is that one. coordd run passes on its command's own code otherwise.
 const (
-	exitUsage         = 64  // a flag, argument or environment variable is wrong
+	exitUsage         = 64  // a flag, argument, environment variable or configuration file is wrong
+	exitMissed        = 66  // changes that were asked for are no longer remembered
 	exitUnavailable   = 69  // no node that serves leases was reached
 	exitInternal      = 70  // coordd itself failed, or its disk stalled
 	exitHeld          = 75  // somebody else holds the lease
-	exitLost          = 76  // the lease was lost while the command ran
+	exitLost          = 76  // the lease was lost while the command ran, or --at-most was over, or it is not held
 	exitNotExecutable = 126 // the command cannot be executed
 	exitNotFound      = 127 // the command was not found
 )
 
 const exitTable = `Exit codes:
     0  done
-   64  a flag, an argument or an environment variable is wrong
+   64  a flag, an argument, an environment variable or the configuration file is wrong
+   66  lease watch: changes were missed
    69  no node that serves leases was reached, or there is no quorum
    70  coordd itself failed, or its disk stalled
-   75  run: somebody else holds the lease (another code by --held-exit)
-   76  run: the lease was lost while the command ran
+   75  run, lease acquire: somebody else holds the lease (run: another code by --held-exit)
+   76  run: the lease was lost while the command ran, or --at-most was over; lease: it is not held
   126  run: the command cannot be executed
   127  run: the command was not found
 Otherwise run ends with its command's own code, 128+n where signal n ended it.`
@@ -74,6 +76,7 @@ func exitCode(err error) int {
 		{exitUsage, []error{leases.ErrInvalid}},
 		{exitLost, []error{leases.ErrLost, leases.ErrExpired, leases.ErrNotHeld}},
 		{exitHeld, []error{leases.ErrHeld}},
+		{exitMissed, []error{leases.ErrMissed}},
 		{exitUnavailable, []error{
 			leases.ErrUnavailable, leases.ErrNoQuorum, leases.ErrNotLeader, leases.ErrUnknownOutcome,
 			leases.ErrWrongCluster, leases.ErrExhausted, context.DeadlineExceeded,

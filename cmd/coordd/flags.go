@@ -10,13 +10,17 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
 )
 
 // envAnnotation marks a flag with the environment variable that it is read from.
 const envAnnotation = "env"
 
-// fromEnvAnnotation marks a flag that was set by its environment variable.
-const fromEnvAnnotation = "from env"
+// fromAnnotation marks a flag that was not set on the command line with where
+// its value comes from.
+const fromAnnotation = "from"
 
 // bindEnv gives every flag of fs an environment variable and says so in its
 // help: --max-claims is COORDD_MAX_CLAIMS.
@@ -28,7 +32,12 @@ func bindEnv(fs *pflag.FlagSet) {
 	})
 }
 
+// envName is a flag's environment variable. A token's is the one under which it
+// is handed out.
 func envName(flag string) string {
+	if flag == "token" {
+		flag = "fencing-token"
+	}
 	return "COORDD_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
@@ -50,19 +59,19 @@ func applyEnv(fs *pflag.FlagSet) error {
 			return
 		}
 		f.Changed = true
-		f.Annotations[fromEnvAnnotation] = env
+		f.Annotations[fromAnnotation] = env
 	})
 	return errors.Join(problems...)
 }
 
-// withEnv adds to an error that names flags which of them come from the
-// environment: whoever reads it may not have typed them.
-func withEnv(fs *pflag.FlagSet, err error) error {
+// withSource adds to an error that names flags which of them come from the
+// environment or a file: whoever reads it may not have typed them.
+func withSource(fs *pflag.FlagSet, err error) error {
 	named := strings.FieldsFunc(err.Error(), func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') })
 	var from []string
 	fs.VisitAll(func(f *pflag.Flag) {
-		if env := f.Annotations[fromEnvAnnotation]; len(env) > 0 && slices.Contains(named, "--"+f.Name) {
-			from = append(from, fmt.Sprintf("--%s is from %s", f.Name, env[0]))
+		if source := f.Annotations[fromAnnotation]; len(source) > 0 && slices.Contains(named, "--"+f.Name) {
+			from = append(from, fmt.Sprintf("--%s is from %s", f.Name, source[0]))
 		}
 	})
 	if len(from) == 0 {
@@ -159,5 +168,70 @@ func (c *choice) Set(s string) error {
 		return fmt.Errorf("want %s", strings.Join(c.among, " or "))
 	}
 	c.value = s
+	return nil
+}
+
+// idFlag is a flag's session or attempt; zero: none.
+type idFlag leases.ID
+
+func (i *idFlag) Type() string { return "id" }
+
+func (i *idFlag) String() string {
+	if leases.ID(*i).IsZero() {
+		return ""
+	}
+	return leases.ID(*i).String()
+}
+
+func (i *idFlag) Set(s string) error {
+	id, err := leases.ParseID(s)
+	if err != nil || id.IsZero() {
+		return errors.New("want 32 hexadecimal digits that are not all zero")
+	}
+	*i = idFlag(id)
+	return nil
+}
+
+// tokenFlag is a flag's fencing token; zero: none.
+type tokenFlag tokens.Token
+
+func (t *tokenFlag) Type() string { return "token" }
+
+func (t *tokenFlag) String() string {
+	if *t == 0 {
+		return ""
+	}
+	return tokens.Token(*t).String()
+}
+
+func (t *tokenFlag) Set(s string) error {
+	token, err := tokens.Parse(s)
+	if err != nil {
+		return fmt.Errorf("want a decimal number from 1 to %d", uint64(tokens.Max))
+	}
+	*t = tokenFlag(token)
+	return nil
+}
+
+// positionFlag is a flag's place in the history of all leases; zero: none.
+type positionFlag leases.Position
+
+func (p *positionFlag) Type() string { return "epoch/revision" }
+
+func (p *positionFlag) String() string {
+	if *p == (positionFlag{}) {
+		return ""
+	}
+	return leases.Position(*p).String()
+}
+
+func (p *positionFlag) Set(s string) error {
+	first, second, _ := strings.Cut(s, "/")
+	epoch, err1 := strconv.ParseUint(first, 10, 32)
+	revision, err2 := strconv.ParseUint(second, 10, 64)
+	if err1 != nil || err2 != nil || epoch == 0 {
+		return errors.New("want EPOCH/REVISION, such as 1/1234, as lease list and lease watch print it")
+	}
+	*p = positionFlag{Epoch: uint32(epoch), Revision: revision}
 	return nil
 }

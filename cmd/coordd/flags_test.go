@@ -54,17 +54,17 @@ func TestApplyEnv(t *testing.T) {
 // Every flag of every command of ours has an environment variable, and no two
 // flags that mean different things share one.
 func TestEveryFlagHasEnv(t *testing.T) {
-	for _, cmd := range newRoot().Commands() {
+	for _, cmd := range below(newRoot()) {
 		if cmd.Hidden {
 			continue
 		}
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			name := envName(f.Name)
 			if got := f.Annotations[envAnnotation]; len(got) != 1 || got[0] != name {
-				t.Errorf("coordd %s --%s: got %v, want %s", cmd.Name(), f.Name, got, name)
+				t.Errorf("%s --%s: got %v, want %s", cmd.CommandPath(), f.Name, got, name)
 			}
 			if !strings.Contains(f.Usage, "["+name+"]") {
-				t.Errorf("coordd %s --%s: its help %q does not say %s", cmd.Name(), f.Name, f.Usage, name)
+				t.Errorf("%s --%s: its help %q does not say %s", cmd.CommandPath(), f.Name, f.Usage, name)
 			}
 		})
 	}
@@ -72,7 +72,7 @@ func TestEveryFlagHasEnv(t *testing.T) {
 
 func TestEveryCommandHasAnExample(t *testing.T) {
 	root := newRoot()
-	for _, cmd := range append([]*cobra.Command{root}, root.Commands()...) {
+	for _, cmd := range append([]*cobra.Command{root}, below(root)...) {
 		if !cmd.Hidden && (cmd.Example == "" || cmd.Long == "") {
 			t.Errorf("%s has no example or no description", cmd.CommandPath())
 		}

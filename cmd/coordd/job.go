@@ -35,21 +35,32 @@ const (
 	safeElections = 8
 )
 
-// job is one command under one lease.
+// job is a command that runs under a lease: once, or in each term of --elect.
 type job struct {
 	runOptions
 	name    string
 	argv    []string
 	stderr  io.Writer
+	path    string // of the command's file
 	signals chan os.Signal
 
+	found       bool // a node that serves has been
+	told        bool // by a signal to end
 	interrupted bool // by Ctrl-C
+	lapses      bool // the lease, which is not given back
 }
 
-// run acquires the lease, has the command run under it, and releases it once
-// none of the command's processes is left.
-func (j *job) run(ctx context.Context) error {
-	path, err := lookUp(j.argv[0])
+// term is how the time under one lease has ended.
+type term struct {
+	err    error         // what the process ends with, if it does now
+	last   bool          // it has to
+	failed bool          // the command has ended by itself, and not well
+	ran    time.Duration // how long the command did
+}
+
+// run looks the command up, and has it run in its term, or its terms.
+func (j *job) run(ctx context.Context) (err error) {
+	j.path, err = lookUp(j.argv[0])
 	if err != nil {
 		return err
 	}
@@ -62,22 +73,38 @@ func (j *job) run(ctx context.Context) error {
 	}
 	defer conn.Close()
 	c := client.New(conn, client.WithOwner(j.owner()))
+	defer j.leave(ctx, c)
+	if j.elect {
+		return j.campaign(ctx, c)
+	}
+	return j.term(ctx, c).err
+}
 
+// term acquires the lease, has the command run under it, and releases it once
+// none of the command's processes is left, and --at-least is over.
+func (j *job) term(ctx context.Context, c *client.Client) term {
 	lease, err := j.acquire(ctx, c)
 	if err != nil {
-		j.leave(ctx, c, lease)
-		return j.refused(err)
+		j.release(ctx, lease)
+		return term{err: j.refused(err), last: true}
 	}
-	result, err := j.work(path, lease)
-	lost := lease.Err()
+	if j.elect {
+		j.note("run %s: elected, under token %v", j.name, lease.Token())
+	}
+	result, began, err := j.work(lease)
+	if err != nil {
+		j.release(ctx, lease)
+		return term{err: j.notStarted(err), last: !errors.Is(err, warden.ErrTooLate)}
+	}
+	ran, lost := clock.System().Now().Sub(began), lease.Err()
 	if result.Lost && lost == nil { // the command was ended before the lease was
 		lost = unheard(c)
 	}
-	j.leave(ctx, c, lease)
-	if err != nil {
-		return j.notStarted(err)
+	if j.keep(lease, began.Add(j.atLeast)) {
+		j.release(ctx, lease)
 	}
-	return j.ended(result, lost)
+	code, _ := j.verdict(result)
+	return term{err: j.ended(result, lost), last: j.told, failed: code != 0 && !result.Lost && !result.Overtime, ran: ran}
 }
 
 // owner is whom others see as the lease's holder.
@@ -146,12 +173,8 @@ func unheard(c *client.Client) error {
 func (j *job) ask(ctx context.Context, c *client.Client) (*client.Lease, error) {
 	search, cancel := giveUp(ctx, j.conn.timeout, "--timeout")
 	defer cancel()
-	info, err := c.Info(search)
-	if err != nil {
+	if err := j.find(search, c); err != nil {
 		return nil, err
-	}
-	if safe := safeElections * info.ElectionTimeout; j.ttl < safe {
-		j.note("--ttl %v is short: a change of leader may cost the lease; %v (%d election timeouts) or more is safe", j.ttl, safe, safeElections)
 	}
 	if j.wait == 0 {
 		return c.TryAcquire(search, j.name, client.TTL(j.ttl))
@@ -169,16 +192,33 @@ func (j *job) ask(ctx context.Context, c *client.Client) (*client.Lease, error) 
 	}))
 }
 
+// find looks for a node that serves, before the first lease is asked for.
+func (j *job) find(ctx context.Context, c *client.Client) error {
+	if j.found {
+		return nil
+	}
+	info, err := c.Info(ctx)
+	if err != nil {
+		return err
+	}
+	j.found = true
+	if safe := safeElections * info.ElectionTimeout; j.ttl < safe {
+		j.note("--ttl %v is short: a change of leader may cost the lease; %v (%d election timeouts) or more is safe", j.ttl, safe, safeElections)
+	}
+	return nil
+}
+
 // giveUp bounds ctx by the value of a flag. Unless somebody holds the lease,
 // no node that serves was found then.
 func giveUp(ctx context.Context, after time.Duration, flag string) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, after, &exit{exitUnavailable, fmt.Errorf("gave up after %v (%s)", after, flag)})
 }
 
-// work runs the command and returns when none of its processes is left.
-func (j *job) work(path string, lease *client.Lease) (warden.Result, error) {
+// work runs the command and returns when none of its processes is left: how it
+// ended, and when it began.
+func (j *job) work(lease *client.Lease) (result warden.Result, began clock.Instant, err error) {
 	tree, err := warden.Start(warden.Command{
-		Path: path, Args: j.argv,
+		Path: j.path, Args: j.argv,
 		Env: append(os.Environ(),
 			"COORDD_LEASE="+j.name,
 			"COORDD_FENCING_TOKEN="+lease.Token().String(),
@@ -186,22 +226,27 @@ func (j *job) work(path string, lease *client.Lease) (warden.Result, error) {
 		Limits: j.limits, Deadline: lease.Deadline(),
 	})
 	if err != nil {
-		return warden.Result{}, err
+		return result, began, err
 	}
-	tty := openTerminal()
-	tty.give(tree.Group())
+	began = clock.System().Now()
+	tty := openTerminal(j.elect)
+	tty.offer(tree.Group())
 	forwarded := map[syscall.Signal]bool{}
 	for over := lease.Done(); ; {
 		select {
 		case <-lease.Renewed():
 			tree.Extend(lease.Deadline())
 		case <-over:
-			tree.Kill()
+			if broken(lease.Err()) {
+				tree.End()
+			} else {
+				tree.Kill()
+			}
 			over = nil
 		case s := <-j.signals:
 			sig := s.(syscall.Signal)
 			if sig == unix.SIGCONT {
-				tty.give(tree.Group())
+				tty.offer(tree.Group())
 			}
 			if sig != unix.SIGPIPE {
 				forwarded[sig] = true
@@ -210,36 +255,104 @@ func (j *job) work(path string, lease *client.Lease) (warden.Result, error) {
 		case sig := <-tree.Stopped():
 			tty.stopped(tree, sig)
 		case <-tree.Done():
-			result := tree.Wait()
-			j.interrupted = tty.close(tree.Group(), result, forwarded)
-			return result, nil
+			result = tree.Wait()
+			typed := tty.close(tree.Group(), result, forwarded)
+			j.interrupted = typed == unix.SIGINT
+			j.told = typed != 0 || endsJob(forwarded, result.Status)
+			return result, began, nil
 		}
 	}
 }
 
-// leave gives the lease back, if there is one, and ends the client. Signals
-// change nothing any more: it does not take long.
-func (j *job) leave(ctx context.Context, c *client.Client, lease *client.Lease) {
+// broken tells whether an operator has ended the lease that is lost. It is its
+// holder's to give back, within its deadline.
+func broken(lost error) bool {
+	gone, ok := errors.AsType[*leases.NotHeldError](lost)
+	return ok && gone.Why == leases.WhyBroken
+}
+
+// keep holds the lease until then, although the command has ended, and tells
+// whether it may be released. Where nobody stays to hold it, only its TTL keeps
+// the name.
+func (j *job) keep(lease *client.Lease, until clock.Instant) (free bool) {
+	left := until.Sub(clock.System().Now())
+	if left <= 0 || lease.Err() != nil {
+		return true
+	}
+	if !j.told {
+		j.note("run %s: the command has ended; keeping the lease for %v more (--at-least %v)", j.name, left.Round(time.Millisecond), j.atLeast)
+		sig := j.idle(until, lease.Done())
+		j.told, j.interrupted = sig != 0, sig == unix.SIGINT
+		lost := lease.Err()
+		if lost != nil {
+			j.say("run %s: the lease was lost before --at-least %v was over: %s", j.name, j.atLeast, oneLine(lost))
+		}
+		if !j.told || lost != nil {
+			return true
+		}
+	}
+	j.lapses = true
+	j.note("lease %q is not released, as --at-least %v is not over: it is free after %v at the latest", j.name, j.atLeast, j.ttl)
+	return false
+}
+
+// idle waits until then, or over is closed, and returns the signal that has
+// ended it before.
+func (j *job) idle(until clock.Instant, over <-chan struct{}) (sig syscall.Signal) {
+	done := make(chan struct{})
+	timer := clock.AfterFunc(clock.System(), until, func() { close(done) })
+	defer timer.Stop()
+	for {
+		select {
+		case <-done:
+			return 0
+		case <-over:
+			return 0
+		case sig := <-j.signals:
+			switch {
+			case sig == unix.SIGTSTP:
+				stopSelf()
+			case endsWait(sig):
+				return sig.(syscall.Signal)
+			}
+		}
+	}
+}
+
+// release gives the lease back, if there is one. Signals change nothing any
+// more: it does not take long.
+func (j *job) release(ctx context.Context, lease *client.Lease) {
+	if lease == nil {
+		return
+	}
+	// At its deadline there is nothing left to give back.
+	timeout := min(releaseTimeout, lease.Deadline().Sub(clock.System().Now()))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	defer cancel()
+	if err := lease.Release(ctx); errors.Is(err, leases.ErrUnknownOutcome) {
+		j.note("lease %q could not be released, it is free after %v at the latest", j.name, j.ttl)
+	}
+}
+
+// leave ends the client. What could not be told to the cluster lapses.
+func (j *job) leave(ctx context.Context, c *client.Client) {
 	timeout := withdrawTimeout
-	if lease != nil { // at its deadline there is nothing left to give back
-		timeout = min(releaseTimeout, lease.Deadline().Sub(clock.System().Now()))
+	if j.lapses { // nobody waits for its release
+		timeout = 0
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	if lease != nil {
-		if err := lease.Release(ctx); errors.Is(err, leases.ErrUnknownOutcome) {
-			j.note("lease %q could not be released, it is free after %v at the latest", j.name, j.ttl)
-		}
-	}
-	_ = c.Close(ctx) // what could not be told to the cluster lapses
+	_ = c.Close(ctx)
 }
 
 // note says something that nobody needs to act on.
 func (j *job) note(format string, args ...any) {
 	if !j.quiet {
-		fmt.Fprintf(j.stderr, "coordd: "+format+"\n", args...)
+		j.say(format, args...)
 	}
 }
+
+func (j *job) say(format string, args ...any) { fmt.Fprintf(j.stderr, "coordd: "+format+"\n", args...) }
 
 // refused is the end of a job that did not get its lease.
 func (j *job) refused(err error) error {
@@ -273,14 +386,16 @@ func (j *job) notStarted(err error) error {
 // ended is the end of a job whose command has run. lost tells why the lease
 // was over before the command was, if it was.
 func (j *job) ended(r warden.Result, lost error) error {
-	code, why := verdict(r)
+	code, why := j.verdict(r)
 	err := fmt.Errorf("run %s: %s", j.name, why)
 	switch {
+	case code == 0 && j.interrupted: // while the lease was kept
+		return j.ordinary(code, nil)
 	case code == 0:
 		return nil
 	case r.Lost && lost != nil:
 		return &exit{code, fmt.Errorf("%w: %w", err, lost)}
-	case r.Lost, r.Deserted:
+	case r.Lost, r.Overtime, r.Deserted:
 		return &exit{code, err}
 	}
 	return j.ordinary(code, err)
@@ -298,10 +413,12 @@ func (j *job) ordinary(code int, err error) error {
 }
 
 // verdict is the exit code that a command's end comes to, and why.
-func verdict(r warden.Result) (code int, why string) {
+func (j *job) verdict(r warden.Result) (code int, why string) {
 	switch {
 	case r.Lost:
 		return exitLost, "the lease was lost, or not renewed in time, while the command ran, which has been ended"
+	case r.Overtime:
+		return exitLost, fmt.Sprintf("the command ran longer than --at-most %v, and has been ended", j.atMost)
 	case r.Deserted:
 		return 128 + int(unix.SIGKILL), "the warden process was killed from outside, so the command was killed"
 	case r.Status.Signaled():
@@ -356,4 +473,12 @@ func catchSignals() chan os.Signal {
 // endsWait tells whether sig ends a job that has no command yet.
 func endsWait(sig os.Signal) bool {
 	return sig == unix.SIGINT || sig == unix.SIGTERM || sig == unix.SIGHUP || sig == unix.SIGQUIT
+}
+
+// endsJob tells whether nothing follows on a command that has ended with that
+// status, and that those signals were forwarded to. HUP and others may only have
+// told it something, unless it ended by them.
+func endsJob(forwarded map[syscall.Signal]bool, status syscall.WaitStatus) bool {
+	return forwarded[unix.SIGINT] || forwarded[unix.SIGTERM] || forwarded[unix.SIGQUIT] ||
+		status.Signaled() && forwarded[status.Signal()]
 }

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -18,6 +20,9 @@ const asCoordd = "TEST_RUNS_AS_COORDD"
 func TestMain(m *testing.M) {
 	if os.Getenv(asCoordd) != "" {
 		main()
+	}
+	if signal.Ignored(syscall.SIGHUP) { // as under nohup: what the tests start would ignore it too
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	for _, v := range os.Environ() { // the tests' own, and none of the caller's
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "COORDD_") {

@@ -14,26 +14,39 @@ import (
 // its JSON fields, whose names are stable.
 type document interface{ writeText(w io.Writer) }
 
+// script is a document that a shell can read too.
+type script interface {
+	document
+	writeShell(w io.Writer)
+}
+
 // output has the flag that says in which form a command prints.
 type output struct{ format choice }
 
-func (o *output) register(cmd *cobra.Command) {
-	o.format = newChoice("text", "json")
+func (o *output) register(cmd *cobra.Command) { o.registerForms(cmd, "text", "json") }
+
+// registerForms is register for a command that prints in other forms too. With
+// shell among them, its document is a script.
+func (o *output) registerForms(cmd *cobra.Command, forms ...string) {
+	o.format = newChoice(forms...)
 	cmd.Flags().VarP(&o.format, "output", "o", "in which form to print")
-	// It fails only for a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.format.among, cobra.ShellCompDirectiveNoFileComp))
 }
+
+func (o *output) json() bool { return o.format.value == "json" }
 
 func (o *output) print(w io.Writer, d document) error {
 	var b bytes.Buffer
-	if o.format.value == "json" {
+	switch o.format.value {
+	case "json":
 		enc := json.NewEncoder(&b)
 		enc.SetIndent("", "  ")
 		enc.SetEscapeHTML(false)
 		if err := enc.Encode(d); err != nil {
 			return fmt.Errorf("print: %w", err)
 		}
-	} else {
+	case "shell":
+		d.(script).writeShell(&b)
+	default:
 		d.writeText(&b)
 	}
 	if _, err := w.Write(b.Bytes()); err != nil {

@@ -23,8 +23,8 @@ func TestREADME(t *testing.T) {
 	for _, block := range block.FindAllStringSubmatch(text, -1) {
 		for _, call := range call.FindAllStringSubmatch(block[1], -1) {
 			calls++
-			cmd, _, err := newRoot().Find(call[1:2])
-			if err != nil || !cmd.HasParent() {
+			cmd, _, err := newRoot().Find(strings.Fields(call[1] + call[2]))
+			if err != nil || cmd.HasSubCommands() {
 				t.Errorf("coordd has no command %s", call[1])
 				continue
 			}

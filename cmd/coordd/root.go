@@ -26,6 +26,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	addCompletion(root)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
@@ -36,7 +37,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	code := exitCode(err)
 	if e, ok := errors.AsType[*exit](err); !ok || e.err != nil {
 		if code == exitUsage {
-			err = withEnv(cmd.Flags(), err)
+			err = withSource(cmd.Flags(), err)
 		}
 		fmt.Fprintf(stderr, "coordd: %s\n", oneLine(err))
 	}
@@ -55,37 +56,56 @@ a name holds it. Every grant carries a fencing token, greater than all before, b
 which a store can refuse the late write of a former holder.
 
 Every flag can be given as an environment variable too: --election-timeout as
-COORDD_ELECTION_TIMEOUT. A flag on the command line comes first.
+COORDD_ELECTION_TIMEOUT. A flag on the command line comes first. A --token is
+COORDD_FENCING_TOKEN, under which coordd run and coordd lease acquire hand it out.
 
 ` + exitTable,
 		Example: `  coordd dev                                       # a cluster to play with
   coordd run nightly -- ./backup.sh                # one at a time, on all machines
   coordd status                                    # who leads, who is a member
-  coordd status nightly                            # who holds the lease`,
+  coordd lease get nightly                         # who holds the lease
+  coordd lease watch                               # every change, as it happens`,
 		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			return unknownCommand(cmd, args[0])
-		},
-		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		SuggestionsMinimumDistance: 2,
 	}
 	root.SetVersionTemplate("coordd {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newCopyTo(), newDev(), newRemove(), newRun(), newServe(), newStatus(), newTransferLeadership(), newVersion())
+	run := newRun()
+	run.ValidArgsFunction = completeRun
+	group(root, newCopyTo(), newDev(), newLease(), newRecover(), newRemove(), run, newServe(), newStatus(), newTransferLeadership(), newVersion())
 	root.SetHelpCommand(newHelp(root))
-	for _, cmd := range root.Commands() {
+	for _, cmd := range below(root) {
 		cmd.Flags().SortFlags = false
 		bindEnv(cmd.Flags())
-		if cmd.Args != nil {
+		if cmd.Args != nil && !cmd.HasSubCommands() {
 			cmd.Args = inUsage(cmd.Args)
 		}
+		completeValues(cmd)
 	}
 	return root
+}
+
+// below is every command under cmd.
+func below(cmd *cobra.Command) (all []*cobra.Command) {
+	for _, c := range cmd.Commands() {
+		all = append(append(all, c), below(c)...)
+	}
+	return all
+}
+
+// group makes cmd one that only has others below it.
+func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return unknownCommand(cmd, args[0])
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.AddCommand(commands...)
+	return cmd
 }
 
 func newHelp(root *cobra.Command) *cobra.Command {
@@ -95,7 +115,7 @@ func newHelp(root *cobra.Command) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			cmd, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return usagef("%w (see 'coordd --help')", unknownCommand(root, args[0]))
+				return usagef("%w (see '%s --help')", unknownCommand(cmd, rest[0]), cmd.CommandPath())
 			}
 			cmd.InitDefaultHelpFlag() // so that the help shows them
 			cmd.InitDefaultVersionFlag()
@@ -131,16 +151,21 @@ func flagError(cmd *cobra.Command, err error) error {
 	if !ok || unknown.GetSpecifiedShortnames() != "" {
 		return err
 	}
-	// Cobra measures how far words are apart for commands only: the flags pose as such.
-	flags := &cobra.Command{SuggestionsMinimumDistance: 2}
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
-	})
-	suggestions := flags.SuggestionsFor(unknown.GetSpecifiedName())
+	suggestions := nearest(cmd.Flags(), unknown.GetSpecifiedName())
 	for i := range suggestions {
 		suggestions[i] = "--" + suggestions[i]
 	}
 	return fmt.Errorf("%w%s", err, didYouMean(suggestions))
+}
+
+// nearest is the names of the flags that are much like name.
+func nearest(fs *pflag.FlagSet, name string) []string {
+	// Cobra measures how far words are apart for commands only: the flags pose as such.
+	flags := &cobra.Command{SuggestionsMinimumDistance: 2}
+	fs.VisitAll(func(f *pflag.Flag) {
+		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+	})
+	return flags.SuggestionsFor(name)
 }
 
 func didYouMean(suggestions []string) string {

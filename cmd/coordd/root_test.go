@@ -159,12 +159,3 @@ func TestOutputFromEnvironment(t *testing.T) {
 		t.Errorf("got %d and %q, want JSON", got.code, got.stdout)
 	}
 }
-
-func TestCompletion(t *testing.T) {
-	if got := inProcess(t, "completion", "bash"); got.code != 0 || !strings.Contains(got.stdout, "__start_coordd") {
-		t.Errorf("got %d and %d bytes, want a script", got.code, len(got.stdout))
-	}
-	if got := inProcess(t, "__complete", "status", "-o", ""); !strings.Contains(got.stdout, "text\njson\n") {
-		t.Errorf("got %q, want the forms", got.stdout)
-	}
-}

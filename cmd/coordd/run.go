@@ -31,14 +31,40 @@ killed. That happens a margin of a twentieth of the TTL, at least 250 ms, before
 somebody else can have the lease, also when this process is stopped or killed,
 and reaches every process that the command has started (on macOS those of its
 process group). What the command leaves running when it ends gets TERM, and KILL
-after 1 s. Stopped (Ctrl-Z) for longer than its lease lasts, it is killed.
+after 1 s. Stopped (Ctrl-Z) for longer than its lease lasts, it is killed. When an
+operator breaks the lease, the command gets TERM and its grace, too.
 
 --timeout bounds the search for a node that serves leases at the beginning. From
 then on the job waits for as long as --wait says, also while no node is heard.
 
-Signals to this process reach the command's process group.`,
+Signals to this process reach the command's process group.
+
+--at-least keeps the lease, although the command has ended, until so long after
+its start: so schedulers on several machines that start a job a little apart run
+it once, as long as none of them waits for the lease. Only this process can keep
+it, so it stays for that time, and then ends with the command's own code. INT,
+TERM, HUP and QUIT end that at once, with the same code, except that this process
+then ends by an INT; nor does it stay if INT, TERM or QUIT came while the command
+ran. In these cases, and if this process is killed, the lease is not released: it
+lapses, and is free after its TTL.
+
+--at-most ends a command that has run so long: it gets TERM, and after --grace all
+that it has started is killed, as if the lease were lost. The exit code is the
+same, 76, and the lease is released.
+
+With --elect this process campaigns for the lease until a signal ends it, and runs
+the command in each term, under a token that is new each time. When the lease is
+lost the command is ended, and this process waits for its next term. When the
+command ends by itself, with whatever code, or by --at-most, the lease is released
+for others to have. This process campaigns again after 1s, and after 2s, 4s and up
+to 30s while the command fails within 30s each time. INT, TERM and QUIT end all of
+that, and so does another signal that the command ends by, or HUP while none runs.
+The exit code is then the command's, or 128+n if none ran. The command gets the
+terminal only when it reads from it.`,
 		Example: `  coordd run nightly -- ./backup.sh             # or leave, if another machine does it
   coordd run --wait forever billing ./worker    # one at a time, the next takes over
+  coordd run --elect billing ./worker           # the same, and again after each end
+  coordd run nightly --at-least 10m --at-most 2h -- ./backup.sh
   coordd run nightly --ttl 60s --grace 20s -- sh -c 'pg_dump app > dump.$COORDD_FENCING_TOKEN'`,
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -49,7 +75,7 @@ Signals to this process reach the command's process group.`,
 			if err != nil {
 				return usagef("%w (see 'coordd run --help')", flagError(cmd, err))
 			}
-			if err := o.validate(name, cmd.Flags().Changed("grace")); err != nil {
+			if err := o.validate(name, cmd.Flags().Changed); err != nil {
 				return err
 			}
 			j := &job{runOptions: o, name: name, argv: argv, stderr: cmd.ErrOrStderr()}
@@ -65,16 +91,22 @@ type runOptions struct {
 	conn     connection
 	ttl      time.Duration
 	wait     waitFlag
+	elect    bool
 	grace    time.Duration
+	atLeast  time.Duration // 0: no longer than the command runs
+	atMost   time.Duration // 0: as long as it runs
 	heldExit int
 	quiet    bool
-	limits   warden.Limits // from ttl and grace
+	limits   warden.Limits // from ttl, grace and atMost
 }
 
 func (o *runOptions) register(fs *pflag.FlagSet) {
 	fs.SetInterspersed(false) // COMMAND's flags are not ours
 	fs.DurationVar(&o.ttl, "ttl", client.DefaultTTL, "how long the lease outlives its last renewal, from 3s to 5m")
 	fs.Var(&o.wait, "wait", "how long to wait for the lease if somebody holds it, or forever")
+	fs.BoolVar(&o.elect, "elect", false, "campaign for the lease again and again, and run the command in each term")
+	fs.DurationVar(&o.atLeast, "at-least", 0, "keep the lease until so long after the command's start, although it has ended")
+	fs.DurationVar(&o.atMost, "at-most", 0, "end the command when it has run so long")
 	fs.DurationVar(&o.grace, "grace", 0, "how long the command has between TERM and KILL, at most a third of the TTL (default a quarter, at most 5s)")
 	fs.IntVar(&o.heldExit, "held-exit", exitHeld, "exit code if somebody else holds the lease")
 	fs.BoolVarP(&o.quiet, "quiet", "q", false, "say nothing of ordinary ends: held by somebody else, a signal, the command's own code")
@@ -102,11 +134,29 @@ func splitArgs(fs *pflag.FlagSet, args []string) (name string, argv []string, er
 	return name, argv, nil
 }
 
-// validate checks the values, and derives the limits from them.
-func (o *runOptions) validate(name string, graceGiven bool) error {
+// validate checks the values, and derives from them what follows. given tells
+// whether a flag was.
+func (o *runOptions) validate(name string, given func(flag string) bool) error {
 	if err := leases.ValidateName(name); err != nil {
 		return err
 	}
+	if err := o.limit(given("grace")); err != nil {
+		return err
+	}
+	if o.elect {
+		if given("wait") || given("held-exit") {
+			return usagef("--elect waits for the lease for as long as it takes: leave out --wait and --held-exit")
+		}
+		o.wait = waitFlag(leases.Forever)
+	}
+	if o.heldExit < 0 || o.heldExit > 255 {
+		return usagef("invalid --held-exit %d: want from 0 to 255", o.heldExit)
+	}
+	return nil
+}
+
+// limit checks how long things last, and derives the command's limits from that.
+func (o *runOptions) limit(graceGiven bool) error {
 	if o.ttl < leases.MinCommandTTL || o.ttl > leases.MaxTTL || o.ttl%time.Millisecond != 0 {
 		return usagef("invalid --ttl %v: want from %v to %v, in whole milliseconds", o.ttl, leases.MinCommandTTL, leases.MaxTTL)
 	}
@@ -118,9 +168,15 @@ func (o *runOptions) validate(name string, graceGiven bool) error {
 		}
 		o.limits.Grace = o.grace
 	}
-	if o.heldExit < 0 || o.heldExit > 255 {
-		return usagef("invalid --held-exit %d: want from 0 to 255", o.heldExit)
+	switch {
+	case o.atLeast < 0:
+		return usagef("invalid --at-least %v: want more than 0s", o.atLeast)
+	case o.atMost < 0:
+		return usagef("invalid --at-most %v: want more than 0s", o.atMost)
+	case o.atMost > 0 && o.atLeast > o.atMost:
+		return usagef("invalid --at-least %v: want at most what --at-most says, %v", o.atLeast, o.atMost)
 	}
+	o.limits.AtMost = o.atMost
 	return nil
 }
 

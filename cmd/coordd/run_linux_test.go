@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,8 +18,8 @@ import (
 	"github.com/coordd/coordd/tokens"
 )
 
-// holder is a coordd run of a test.
-type holder struct {
+// wrapper is a coordd run of a test.
+type wrapper struct {
 	*exec.Cmd
 	t      *testing.T
 	out    *bufio.Reader // the command's
@@ -30,9 +29,9 @@ type holder struct {
 
 // hold starts coordd run. What it runs ends with the test: as this process's
 // child, or by the warden's hand.
-func hold(t *testing.T, addr string, args ...string) *holder {
+func hold(t *testing.T, addr string, args ...string) *wrapper {
 	t.Helper()
-	h := &holder{t: t, stderr: new(lines), ended: make(chan struct{})}
+	h := &wrapper{t: t, stderr: new(lines), ended: make(chan struct{})}
 	h.Cmd = exec.Command(binary(t), append([]string{"run"}, args...)...)
 	h.Env = append(os.Environ(), "COORDD_ADDR="+addr)
 	h.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // away from the terminal that the tests have
@@ -62,7 +61,7 @@ func hold(t *testing.T, addr string, args ...string) *holder {
 }
 
 // line is the next line that the command writes.
-func (h *holder) line() string {
+func (h *wrapper) line() string {
 	h.t.Helper()
 	got := make(chan string, 1)
 	go func() {
@@ -79,7 +78,7 @@ func (h *holder) line() string {
 }
 
 // code is what the wrapper ends with, as a shell counts it.
-func (h *holder) code() int {
+func (h *wrapper) code() int {
 	h.t.Helper()
 	select {
 	case <-h.ended:
@@ -93,7 +92,7 @@ func (h *holder) code() int {
 	}
 }
 
-func (h *holder) signal(sig syscall.Signal) { _ = h.Process.Signal(sig) }
+func (h *wrapper) signal(sig syscall.Signal) { _ = h.Process.Signal(sig) }
 
 // child is the oldest child process of pid's; there has to be one.
 func child(t *testing.T, pid int) int {
@@ -138,7 +137,6 @@ func TestRun(t *testing.T) {
 		"signals":   testRunSignals,
 		"waiting":   testRunSignalsWhileWaiting,
 		"no script": testRunNoInterpreter,
-		"terminal":  testRunTerminal,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -216,7 +214,7 @@ func testRunQueue(t *testing.T, addr string) {
 	if after <= before {
 		t.Errorf("got token %v after %v, want a greater one", after, before)
 	}
-	for _, h := range []*holder{first, second} {
+	for _, h := range []*wrapper{first, second} {
 		if got := h.code(); got != 0 {
 			t.Errorf("got code %d, want 0", got)
 		}
@@ -284,6 +282,9 @@ func testRunNoInterpreter(t *testing.T, addr string) {
 		if got := command(t, "run", "--addr", addr, "script", script); got.code != want || strings.Count(got.stderr, "\n") != 1 {
 			t.Errorf("%q: got %+v, want code %d and one line", text, got, want)
 		}
+		if got := command(t, "run", "--addr", addr, "-q", "--elect", "script", script); got.code != want || strings.Count(got.stderr, "\n") != 1 {
+			t.Errorf("%q, with --elect: got %+v, want code %d and one line", text, got, want)
+		}
 		if got := leaseStatus(t, addr, "script"); got.Held {
 			t.Errorf("%q: the lease is still held", text)
 		}
@@ -342,6 +343,31 @@ func TestRunLosesCluster(t *testing.T) {
 	}
 }
 
+// A lease that an operator breaks: the command is told to end, and the next has
+// the lease as soon as it has.
+func TestRunBroken(t *testing.T) {
+	addr, data := loopbackAddr(freePorts(t, 1)), t.TempDir()
+	launch(t, "serve", "--name", "n1", "--data", data, "--listen", addr, "--bootstrap", "--election-timeout", "300ms")
+	h := hold(t, addr, "--timeout", "60s", "--ttl", "5m", "broken", "-q", "--", "sh", "-c",
+		`trap "echo told; exit 0" TERM; echo $COORDD_FENCING_TOKEN; while :; do sleep 0.05; done`)
+	token := h.line()
+	if got := command(t, "lease", "break", "broken", "--token", token, "--data", data); got.code != 0 {
+		t.Fatalf("got %+v, want it broken", got)
+	}
+	if got := h.line(); got != "told" {
+		t.Errorf("the command says %q, want that it was told to end", got)
+	}
+	if got := h.code(); got != exitLost {
+		t.Errorf("got code %d, want %d", got, exitLost)
+	}
+	if got := h.stderr.String(); !strings.Contains(got, "an operator has broken it") {
+		t.Errorf("got %q, want it to say who has ended the lease", got)
+	}
+	if got := command(t, "run", "--addr", addr, "broken", "true"); got != (result{}) {
+		t.Errorf("got %+v, want that the lease is free", got)
+	}
+}
+
 // A tree with a daemon that writes the time into a file, over and over: however
 // its holder goes down, the last write comes before the next holder's start.
 func TestRunLeavesNoWriter(t *testing.T) {
@@ -352,15 +378,15 @@ func TestRunLeavesNoWriter(t *testing.T) {
 	addr := devCluster(t)
 	for name, c := range map[string]struct {
 		ttl   string
-		harm  func(t *testing.T, h *holder)
+		harm  func(t *testing.T, h *wrapper)
 		code  int
 		lines int // on stderr
 	}{
-		"wrapper killed": {"5s", func(t *testing.T, h *holder) { h.signal(unix.SIGKILL) }, 128 + 9, 0},
-		"warden killed": {"15s", func(t *testing.T, h *holder) {
+		"wrapper killed": {"5s", func(t *testing.T, h *wrapper) { h.signal(unix.SIGKILL) }, 128 + 9, 0},
+		"warden killed": {"15s", func(t *testing.T, h *wrapper) {
 			unix.Kill(child(t, h.Process.Pid), unix.SIGKILL)
 		}, 128 + 9, 1},
-		"wrapper and command stopped": {"15s", func(t *testing.T, h *holder) {
+		"wrapper and command stopped": {"15s", func(t *testing.T, h *wrapper) {
 			command := child(t, child(t, h.Process.Pid))
 			h.signal(unix.SIGSTOP)
 			unix.Kill(command, unix.SIGSTOP)
@@ -409,77 +435,4 @@ func instant(t *testing.T, file string) time.Duration {
 		t.Fatal(err)
 	}
 	return time.Duration(n)
-}
-
-// The command has the terminal while it runs: it reads from it, Ctrl-C and
-// Ctrl-Z reach it, and a shell sees this process stop with it.
-func testRunTerminal(t *testing.T, addr string) {
-	screen, tty := openPTY(t)
-	cmd := exec.Command(binary(t), "run", "--addr", addr, "terminal", "--", "sh", "-c",
-		`echo ready; read x; echo "got $x"; read x; echo "got $x"; exec sleep 300`)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	tty.Close()
-	var shown lines
-	ended := make(chan struct{})
-	go func() {
-		_, _ = io.Copy(&shown, screen) // until nobody has the terminal open
-		_ = cmd.Wait()
-		close(ended)
-	}()
-	defer func() {
-		_ = cmd.Process.Kill()
-		<-ended
-		if t.Failed() {
-			t.Logf("the terminal shows:\n%s", &shown)
-		}
-	}()
-	shows := func(text string) {
-		t.Helper()
-		eventually(t, 20*time.Second, "the terminal shows "+text, func() bool { return strings.Contains(shown.String(), text) })
-	}
-	shows("ready")
-	fmt.Fprint(screen, "hello\n")
-	shows("got hello")
-
-	fmt.Fprint(screen, "\x1a") // Ctrl-Z
-	eventually(t, 20*time.Second, "the wrapper is stopped", func() bool {
-		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
-		return strings.Contains(string(stat), ") T ")
-	})
-	_ = cmd.Process.Signal(unix.SIGCONT) // as fg does
-	fmt.Fprint(screen, "again\n")
-	shows("got again")
-
-	fmt.Fprint(screen, "\x03") // Ctrl-C
-	<-ended
-	if got := cmd.ProcessState.Sys().(syscall.WaitStatus); !got.Signaled() || got.Signal() != unix.SIGINT {
-		t.Errorf("got %v, want the wrapper ended by SIGINT, as its command was", cmd.ProcessState)
-	}
-}
-
-// openPTY returns a pseudo terminal: what a person sees and types, and what
-// programs have.
-func openPTY(t *testing.T) (screen, tty *os.File) {
-	t.Helper()
-	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("no pseudo terminals here: %v", err)
-	}
-	t.Cleanup(func() { screen.Close() })
-	if err := unix.IoctlSetPointerInt(int(screen.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(screen.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return screen, tty
 }

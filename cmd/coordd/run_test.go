@@ -80,6 +80,12 @@ func TestRunUsage(t *testing.T) {
 		{"run --wait soon job true", "forever"},
 		{"run --wait -1s job true", "forever"},
 		{"run --held-exit 256 job true", "want from 0 to 255"},
+		{"run --at-least -1s job true", "invalid --at-least -1s: want more than 0s"},
+		{"run --at-most -1s job true", "invalid --at-most -1s: want more than 0s"},
+		{"run --at-least 2h --at-most 1h job true", "invalid --at-least 2h0m0s: want at most what --at-most says, 1h0m0s"},
+		{"run --elect --wait 0 job true", "leave out --wait and --held-exit"},
+		{"run job --elect --wait forever true", "leave out --wait and --held-exit"},
+		{"run --elect --held-exit 75 job true", "leave out --wait and --held-exit"},
 		{"run --timeout 0s job true", "--timeout"},
 		{"run --addr nowhere job true", "host:port"},
 	} {
@@ -88,8 +94,15 @@ func TestRunUsage(t *testing.T) {
 			t.Errorf("%s: got %+v, want code %d and one line with %q", c.args, got, exitUsage, c.want)
 		}
 	}
-	if got := inProcess(t, "run", "job", "--help"); got.code != 0 || !strings.Contains(got.stdout, "COORDD_FENCING_TOKEN") {
-		t.Errorf("--help: got %+v", got)
+	got := inProcess(t, "run", "job", "--help")
+	for _, want := range []string{"COORDD_FENCING_TOKEN", "--at-least", "--at-most", "--elect", "COORDD_AT_LEAST", "[COORDD_ELECT]"} {
+		if got.code != 0 || !strings.Contains(got.stdout, want) {
+			t.Errorf("--help: got %+v, want it to say %s", got, want)
+		}
+	}
+	t.Setenv("COORDD_WAIT", "1m")
+	if got := inProcess(t, "run", "--elect", "job", "true"); got.code != exitUsage || !strings.Contains(got.stderr, "--wait is from COORDD_WAIT") {
+		t.Errorf("got %+v, want code %d and where --wait comes from", got, exitUsage)
 	}
 }
 
@@ -117,8 +130,11 @@ func TestVerdict(t *testing.T) {
 		{"lost, and ended well when told", warden.Result{Status: exited(0), Lost: true}, exitLost},
 		{"deserted", warden.Result{Deserted: true}, 137},
 		{"deserted and lost", warden.Result{Deserted: true, Lost: true}, exitLost},
+		{"overtime", warden.Result{Status: syscall.WaitStatus(unix.SIGTERM), Overtime: true}, exitLost},
+		{"overtime, and ended well when told", warden.Result{Status: exited(0), Overtime: true}, exitLost},
+		{"overtime, and the warden did not see to it", warden.Result{Deserted: true, Overtime: true}, exitLost},
 	} {
-		if got, _ := verdict(c.result); got != c.want {
+		if got, _ := new(job).verdict(c.result); got != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
 	}
@@ -141,8 +157,9 @@ func TestEnded(t *testing.T) {
 		{name: "lost", quiet: true, result: warden.Result{Lost: true}, lost: leases.ErrExpired, code: exitLost, says: "expired"},
 		{name: "given up in time", quiet: true, result: warden.Result{Lost: true}, code: exitLost, says: "not renewed"},
 		{name: "deserted", quiet: true, result: warden.Result{Deserted: true}, code: 137, says: "warden"},
+		{name: "overtime", quiet: true, result: warden.Result{Overtime: true}, code: exitLost, says: "ran longer than --at-most 2h0m0s"},
 	} {
-		j := &job{name: "job", runOptions: runOptions{quiet: c.quiet}}
+		j := &job{name: "job", runOptions: runOptions{quiet: c.quiet, atMost: 2 * time.Hour}}
 		err := j.ended(c.result, c.lost)
 		if got := exitCode(err); got != c.code {
 			t.Errorf("%s: got code %d, want %d", c.name, got, c.code)

@@ -27,8 +27,11 @@ const stopTimeout = 8 * time.Second
 func newServe() *cobra.Command {
 	var (
 		config = node.Config{}
+		file   string
+		check  bool
 		listen = address(defaultAddr)
 		adv    address
+		http   httpFlag
 		join   addresses
 		tls    tlsFiles
 		log    logFlags
@@ -48,15 +51,28 @@ On SIGTERM or SIGINT a leader hands leadership over, and the process ends in
 under 10 s; it stays a member. A second signal ends it at once. It ends with
 code 70 where its disk stalls or it was removed from the cluster.
 
-Clients and members use the one TCP port of --listen. The next port is reserved
-for HTTP, the one after it for gossip. Without TLS anybody who reaches the port
+--config names a file in YAML, whose keys are the names of the other flags:
+"election-timeout: 500ms", and for --join a list too. The command line comes first,
+then the environment, then the file. A key that is not known is refused. --check
+only says whether all of that is right.
+
+Clients and members use the one TCP port of --listen. The next port, on loopback,
+is for HTTP: the same calls as JSON, metrics and health; another address by --http,
+beyond loopback only with --insecure, since it asks nobody who they are. The port
+after that is reserved for gossip. Without TLS anybody who reaches the port
 can take every lease: plaintext is refused beyond loopback unless --insecure is
 given.`,
 		Example: `  coordd serve --name n1 --data /var/lib/coordd --listen 10.0.0.1:7420 --bootstrap \
     --join 10.0.0.1:7420,10.0.0.2:7420,10.0.0.3:7420 \
-    --cert node.pem --key node.key --ca ca.pem`,
+    --cert node.pem --key node.key --ca ca.pem
+  coordd serve --config /etc/coordd/coordd.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file != "" {
+				if err := applyConfig(cmd.Flags(), file); err != nil {
+					return err
+				}
+			}
 			err := nonZero(config)
 			if err != nil {
 				return err
@@ -65,16 +81,25 @@ given.`,
 				return err
 			}
 			config.Listen, config.Advertise, config.Join = string(listen), string(adv), join
+			config.HTTP = http.address(string(listen))
+			withMetrics(&config)
 			config.Log = log.logger(cmd.ErrOrStderr())
+			if err := validate(&config); err != nil || check {
+				return err
+			}
 			return serve(cmd.Context(), config)
 		},
 	}
 	fs := cmd.Flags()
+	fs.StringVar(&file, configFlag, "", "YAML `file` with the values of the other flags")
+	fs.BoolVar(&check, "check", false, "do not run: only check the flags, the environment, the file and the certificates")
 	fs.StringVar(&config.Name, "name", "", "the member's `name`, unlike all others (required)")
 	fs.StringVar(&config.Site, "site", "", "where it runs, for people, such as aws or azure-west")
 	fs.StringVar(&config.Data, "data", "", "`folder` for its log, made if it is missing (required)")
 	fs.Var(&listen, "listen", "where it listens for clients and members")
 	fs.Var(&adv, "advertise", "the address that the others are told (default: where it listens)")
+	fs.Var(&http, "http", "address for HTTP, or off (default: the port after --listen's, on loopback)")
+	fs.BoolVar(&config.Reflection, "reflection", false, "let gRPC clients such as grpcurl ask which calls there are")
 	fs.Var(&join, "join", "addresses of the members; its own may be among them")
 	fs.BoolVar(&config.Bootstrap, "bootstrap", false, "found a cluster if there is none yet")
 	fs.Uint32Var(&config.FirstEpoch, "first-epoch", 1, "epoch of a cluster founded anew, greater than any of an earlier one's")
@@ -90,9 +115,6 @@ given.`,
 
 // serve runs a node until a signal or its own fatal end.
 func serve(ctx context.Context, config node.Config) error {
-	if err := validate(&config); err != nil {
-		return err
-	}
 	if config.TLS == nil && config.Insecure {
 		config.Log.Warn("INSECURE: no TLS, by --insecure: anybody who reaches this port can take every lease; use --cert, --key and --ca",
 			"listen", config.Listen)

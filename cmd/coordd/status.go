@@ -38,8 +38,8 @@ With -o json the fields are, for the cluster: serving, cluster, leader,
 leader_address, term, epoch, revision, leases, waiters, election_timeout_ms,
 members [{name, server_id, address, site, voter, leader, reachable,
 round_trip_us, note}], answered_by, release, state; for a lease: name, held,
-token, owner {label, site, host, pid}, acquired_at, ttl_ms, at_most_ms, waiters,
-attributes (base64), last {token, why, next_token}. Tokens are decimal strings.
+token, owner {label, site, host, pid}, acquired_at, ttl_ms, at_most_ms, broken,
+waiters, attributes (base64), last {token, why, next_token}. Tokens are decimal strings.
 What is not known or does not apply is left out; later releases may add fields.`,
 		Example: `  coordd status
   coordd status nightly
@@ -66,6 +66,7 @@ What is not known or does not apply is left out; later releases may add fields.`
 			}
 			return printLease(cmd.OutOrStdout(), out, answer)
 		},
+		ValidArgsFunction: completeLease,
 	}
 	conn.register(cmd.Flags())
 	out.register(cmd)
@@ -249,6 +250,7 @@ type leaseView struct {
 	AcquiredAt *time.Time    `json:"acquired_at,omitempty"`
 	TTLMS      uint32        `json:"ttl_ms,omitempty"`
 	AtMostMS   *uint32       `json:"at_most_ms,omitempty"`
+	Broken     bool          `json:"broken,omitempty"`
 	Waiters    uint32        `json:"waiters"`
 	Attributes []byte        `json:"attributes,omitempty"`
 	Last       *endView      `json:"last,omitempty"`
@@ -269,6 +271,7 @@ func viewLease(l *coorddv1.LeaseStatus) leaseView {
 		view.Owner = &leases.Owner{Label: o.GetLabel(), Site: o.GetSite(), Host: o.GetHost(), PID: o.GetPid()}
 		view.TTLMS = l.GetTtlMs()
 		view.AtMostMS = new(l.GetAtMostMs())
+		view.Broken = l.GetBroken()
 		view.Attributes = l.GetAttributes()
 		if ms := l.GetAcquiredAtUnixMs(); ms != 0 {
 			view.AcquiredAt = new(time.UnixMilli(ms).UTC())
@@ -291,9 +294,7 @@ func (v leaseView) writeText(w io.Writer) {
 		if v.AcquiredAt != nil {
 			pairs = append(pairs, "since", v.AcquiredAt.Format(time.RFC3339))
 		}
-		pairs = append(pairs,
-			"ends in at most", fmt.Sprintf("%v unless renewed (TTL %v)", milliseconds(*v.AtMostMS), milliseconds(v.TTLMS)),
-			"attributes", printable(v.Attributes))
+		pairs = append(pairs, "ends in at most", v.ends(), "attributes", printable(v.Attributes))
 	} else {
 		pairs = append(pairs, "held by", "nobody")
 	}
@@ -302,6 +303,15 @@ func (v leaseView) writeText(w io.Writer) {
 		pairs = append(pairs, "before", fmt.Sprintf("token %v, %s", v.Last.Token, v.Last.Why))
 	}
 	writeFields(w, pairs...)
+}
+
+// ends says in how much time the lease ends at the latest.
+func (v leaseView) ends() string {
+	unless := "unless renewed"
+	if v.Broken {
+		unless = "since an operator has broken it"
+	}
+	return fmt.Sprintf("%v %s (TTL %v)", milliseconds(*v.AtMostMS), unless, milliseconds(v.TTLMS))
 }
 
 // printable is b as text where it is text, and quoted otherwise: it comes from

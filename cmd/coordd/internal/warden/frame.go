@@ -24,13 +24,14 @@ const (
 // that say that nothing was started. Their pipe at its end without a final one
 // says that the warden was killed.
 const (
-	reportStarted kind = iota // value: the command's process id
-	reportStopped             // the command was stopped; value: the signal
-	reportLate                // nothing was started: the deadline is too near
-	reportFailed              // nothing was started; value: the errno of executing the command
-	reportUnable              // nothing was started; value: the errno of something before that
-	reportEnded               // none is left; value: the command's wait status
-	reportLost                // the same, for the lease's sake
+	reportStarted  kind = iota // value: the command's process id
+	reportStopped              // the command was stopped; value: the signal
+	reportLate                 // nothing was started: the deadline is too near
+	reportFailed               // nothing was started; value: the errno of executing the command
+	reportUnable               // nothing was started; value: the errno of something before that
+	reportEnded                // none is left; value: the command's wait status
+	reportLost                 // the same, for the lease's sake
+	reportOvertime             // the same, because the command has run for long enough
 )
 
 const frameSize = 16

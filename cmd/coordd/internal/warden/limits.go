@@ -10,10 +10,11 @@ import (
 // linger is how long what a command leaves running has between TERM and KILL.
 const linger = time.Second
 
-// Limits say how long before its lease's deadline a command has to end.
+// Limits say when a command has to end.
 type Limits struct {
-	Margin time.Duration // everything is killed so long before the deadline
-	Grace  time.Duration // the command is told to end (TERM) so long before that
+	Margin time.Duration // everything is killed so long before the lease's deadline
+	Grace  time.Duration // the command is told to end (TERM) so long before everything is killed
+	AtMost time.Duration // the command is told to end when it has run so long; 0: it may run on
 }
 
 // LimitsFor returns the limits that go with a lease's TTL: a margin that lets
@@ -33,6 +34,14 @@ func (l Limits) kill(deadline clock.Instant) clock.Instant { return deadline.Add
 // killed everything, and has not.
 func (l Limits) backstop(deadline clock.Instant) clock.Instant { return deadline.Add(-l.Margin / 2) }
 
+// end is when a command that started then has run for long enough.
+func (l Limits) end(started clock.Instant) clock.Instant {
+	if l.AtMost == 0 {
+		return math.MaxInt64
+	}
+	return started.Add(l.AtMost)
+}
+
 // step is what there is to do now.
 type step int
 
@@ -47,12 +56,13 @@ const (
 type plan struct {
 	limits   Limits
 	deadline clock.Instant
+	end      clock.Instant // the command has run for long enough then
 	told     bool          // TERM was sent
 	latest   clock.Instant // KILL comes by then, however often the lease is renewed
 }
 
 func newPlan(l Limits, deadline clock.Instant) plan {
-	return plan{limits: l, deadline: deadline, latest: math.MaxInt64}
+	return plan{limits: l, deadline: deadline, end: math.MaxInt64, latest: math.MaxInt64}
 }
 
 // tellNow notes that TERM has been sent and that KILL follows by then. A
@@ -64,6 +74,9 @@ func (p *plan) tellNow(by clock.Instant) {
 
 func (p plan) killAt() clock.Instant { return min(p.limits.kill(p.deadline), p.latest) }
 
+// dangerAt is when the lease's deadline is so near that the command is told to end.
+func (p plan) dangerAt() clock.Instant { return p.killAt().Add(-p.limits.Grace) }
+
 // next returns what is due now, and when to ask again if that is nothing.
 func (p plan) next(now clock.Instant) (step, clock.Instant) {
 	at := p.killAt()
@@ -73,7 +86,7 @@ func (p plan) next(now clock.Instant) (step, clock.Instant) {
 	if p.told {
 		return wait, at
 	}
-	at = at.Add(-p.limits.Grace)
+	at = min(p.dangerAt(), p.end)
 	if !now.Before(at) {
 		return tell, now
 	}

@@ -31,6 +31,11 @@ func TestPlan(t *testing.T) {
 		p.tellNow(by)
 		return p
 	}
+	ending := func(deadline, end clock.Instant) plan {
+		p := newPlan(limits, deadline)
+		p.end = end
+		return p
+	}
 	extended := func(p plan, deadline clock.Instant) plan {
 		p.deadline = deadline
 		return p
@@ -59,10 +64,30 @@ func TestPlan(t *testing.T) {
 		{"some are left, renewed", extended(told(100, 140), 200), 100, wait, 140},
 		{"some are left too long", extended(told(100, 140), 200), 140, kill, 140},
 		{"some are left, the lease is lost", extended(told(100, 140), 0), 50, kill, 50},
+		{"has not run for long enough", ending(100, 40), 39, wait, 40},
+		{"has run for long enough", ending(100, 40), 40, tell, 40},
+		{"the deadline comes first", ending(100, 75), 60, wait, 70},
+		{"has run for long enough, and the lease is lost", ending(0, 40), 40, kill, 40},
 	} {
 		step, again := c.plan.next(c.now)
 		if step != c.step || again != c.again {
 			t.Errorf("%s: got (%v, %v), want (%v, %v)", c.name, step, again, c.step, c.again)
+		}
+	}
+}
+
+func TestLimitsEnd(t *testing.T) {
+	for _, c := range []struct {
+		atMost  time.Duration
+		started clock.Instant
+		want    clock.Instant
+	}{
+		{0, 5, math.MaxInt64},
+		{7, 5, 12},
+		{math.MaxInt64, 5, math.MaxInt64},
+	} {
+		if got := (Limits{AtMost: c.atMost}).end(c.started); got != c.want {
+			t.Errorf("at most %v from %d: got %d, want %d", c.atMost, c.started, got, c.want)
 		}
 	}
 }

@@ -19,14 +19,15 @@ import (
 // ward is the warden's process. All of it happens in one goroutine, so that no
 // process is signalled after it has been reaped.
 type ward struct {
-	plan    plan
-	tree    tree
-	danger  bool // the lease's deadline came too near while the command ran
-	left    bool // what the command left running has been told to end
-	alarm   *alarm
-	orders  <-chan frame
-	child   chan os.Signal // SIGCHLD
-	reports *os.File
+	plan     plan
+	tree     tree
+	danger   bool // the lease's deadline came too near while the command ran
+	overtime bool // or else: the command ran for as long as it may
+	left     bool // what the command left running has been told to end
+	alarm    *alarm
+	orders   <-chan frame
+	child    chan os.Signal // SIGCHLD
+	reports  *os.File
 }
 
 // serve is the warden's main.
@@ -41,16 +42,17 @@ func serve(args []string) int {
 	w := &ward{reports: reports, child: make(chan os.Signal, 1)}
 	signal.Notify(w.child, unix.SIGCHLD)
 	withstand()
-	if err := w.start(orders, limits, args[4], args[5:]); err != nil {
+	if err := w.start(orders, limits, args[5], args[6:]); err != nil {
 		return w.refuse(err)
 	}
 	w.watch()
 	return 0
 }
 
-// parseArgs reads: orders, reports, margin, grace, path, the command's words.
+// parseArgs reads: orders, reports, margin, grace, at most, path, the command's
+// words.
 func parseArgs(args []string) (orders, reports *os.File, l Limits, err error) {
-	if len(args) < 6 {
+	if len(args) < 7 {
 		return nil, nil, l, errors.New("too few arguments")
 	}
 	var files [2]*os.File
@@ -64,11 +66,12 @@ func parseArgs(args []string) (orders, reports *os.File, l Limits, err error) {
 		}
 		files[i] = os.NewFile(uintptr(fd), "wrapper")
 	}
-	l.Margin, err = time.ParseDuration(args[2])
-	if err == nil {
-		l.Grace, err = time.ParseDuration(args[3])
+	for i, d := range []*time.Duration{&l.Margin, &l.Grace, &l.AtMost} {
+		if *d, err = time.ParseDuration(args[2+i]); err != nil {
+			return nil, nil, l, err
+		}
 	}
-	return files[0], files[1], l, err
+	return files[0], files[1], l, nil
 }
 
 // withstand keeps signals from outside from ending or stopping the warden. It
@@ -110,6 +113,7 @@ func (w *ward) start(orders *os.File, l Limits, path string, argv []string) erro
 	if w.tree.command, err = syscall.ForkExec(path, argv, attr); err != nil {
 		return &exec.Error{Name: path, Err: err}
 	}
+	w.plan.end = l.end(clock.System().Now())
 	w.tree.stopped = func(by syscall.Signal) { w.report(reportStopped, int64(by)) }
 	w.report(reportStarted, int64(w.tree.command))
 	frames := make(chan frame)
@@ -162,10 +166,7 @@ func (w *ward) watch() {
 			w.finish()
 			return
 		case tell:
-			w.danger = true
-			w.plan.tellNow(w.plan.killAt())
-			w.tree.signalGroup(unix.SIGTERM)
-			w.tree.signalGroup(unix.SIGCONT) // a stopped one could not end otherwise
+			w.tell(now)
 		case wait:
 			w.alarm.set(again)
 			if !w.await() {
@@ -175,6 +176,16 @@ func (w *ward) watch() {
 		}
 	}
 	w.finish()
+}
+
+// tell asks the command to end, for the lease's sake or because it has run for
+// long enough.
+func (w *ward) tell(now clock.Instant) {
+	w.danger = !now.Before(w.plan.dangerAt())
+	w.overtime = !w.danger
+	w.plan.tellNow(min(w.plan.killAt(), now.Add(w.plan.limits.Grace)))
+	w.tree.signalGroup(unix.SIGTERM)
+	w.tree.signalGroup(unix.SIGCONT) // a stopped one could not end otherwise
 }
 
 // await waits until there is something to look at, and carries orders out. It
@@ -200,8 +211,11 @@ func (w *ward) await() bool {
 // finish tells the wrapper how the command ended, now that all have.
 func (w *ward) finish() {
 	k := reportEnded
-	if w.danger || w.plan.tooLate(clock.System().Now()) {
+	switch {
+	case w.danger || w.plan.tooLate(clock.System().Now()):
 		k = reportLost
+	case w.overtime:
+		k = reportOvertime
 	}
 	w.report(k, int64(*w.tree.status))
 }

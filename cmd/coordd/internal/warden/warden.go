@@ -8,8 +8,9 @@
 //
 // The warden is told each new deadline of the lease. When one comes too near
 // it sends TERM, and then KILL to everything, by itself: the wrapper may be
-// stopped or hang. When the wrapper dies its end of the pipe is closed, and the
-// warden kills everything at once.
+// stopped or hang. It does the same when the command has run for as long as it
+// may. When the wrapper dies its end of the pipe is closed, and the warden kills
+// everything at once.
 //
 // On Linux wrapper and warden are both child subreapers: a descendant that
 // loses its parent becomes the warden's child, and the wrapper's when the
@@ -27,6 +28,7 @@ package warden
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"strconv"
@@ -66,9 +68,11 @@ type Command struct {
 // Result tells how a command ended, once none of its processes is left.
 type Result struct {
 	Status syscall.WaitStatus // the command's own; not known if Deserted
-	// Lost: the lease's deadline came too near, or Kill was called, and the
-	// command was ended for that, or it was seen too late to have ended.
+	// Lost: the lease's deadline came too near, or End or Kill was called, and
+	// the command was ended for that, or it was seen too late to have ended.
 	Lost bool
+	// Overtime: the command was ended because it had run for Limits.AtMost.
+	Overtime bool
 	// Deserted: the warden was killed, and therefore everything else was.
 	Deserted bool
 }
@@ -82,9 +86,10 @@ type Tree struct {
 	backstop *clock.Timer // kills the warden if it fails to act in time
 	overdue  atomic.Bool  // it had to
 
-	mu       sync.Mutex // guards the two below
+	mu       sync.Mutex // guards the three below
 	deadline clock.Instant
-	killed   bool // nothing can be extended any more
+	latest   clock.Instant // the backstop comes by then, however often the lease is renewed
+	killed   bool          // nothing can be extended any more
 
 	began   chan frame // the first report, if any
 	group   int        // set, if it is known, before Start returns
@@ -116,7 +121,7 @@ func Start(c Command) (*Tree, error) {
 		return nil, err
 	}
 	t := &Tree{
-		limits: c.Limits, deadline: c.Deadline, orders: orders,
+		limits: c.Limits, deadline: c.Deadline, latest: math.MaxInt64, orders: orders,
 		began: make(chan frame, 1), stopped: make(chan syscall.Signal, 1), done: make(chan struct{}),
 	}
 	spare := children(os.Getpid())
@@ -150,7 +155,7 @@ func startWarden(c Command, orders, reports *os.File) (*exec.Cmd, error) {
 		}
 		args = append(args, strconv.Itoa(fd))
 	}
-	args = append(args, c.Limits.Margin.String(), c.Limits.Grace.String(), c.Path)
+	args = append(args, c.Limits.Margin.String(), c.Limits.Grace.String(), c.Limits.AtMost.String(), c.Path)
 	cmd := &exec.Cmd{
 		Path: self, Args: append(args, c.Args...), Env: c.Env,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
@@ -174,6 +179,7 @@ func (t *Tree) awaitStart(path string) (*Tree, error) {
 	first, ok := <-t.began
 	if ok && first.kind == reportStarted {
 		t.group = int(first.value)
+		t.bound(clock.System().Now())
 		return t, nil
 	}
 	<-t.done
@@ -188,7 +194,15 @@ func (t *Tree) awaitStart(path string) (*Tree, error) {
 	return nil, ErrTooLate
 }
 
-// Extend tells the lease's new deadline. After Kill it does nothing.
+// bound sets the backstop for a command that started then and may not run on.
+func (t *Tree) bound(started clock.Instant) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.latest = t.limits.end(started).Add(t.limits.Grace + t.limits.Margin)
+	t.backstop.Reset(min(t.limits.backstop(t.deadline), t.latest))
+}
+
+// Extend tells the lease's new deadline. After End and Kill it does nothing.
 func (t *Tree) Extend(deadline clock.Instant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -196,8 +210,19 @@ func (t *Tree) Extend(deadline clock.Instant) {
 		return
 	}
 	t.deadline = deadline
-	t.backstop.Reset(t.limits.backstop(deadline))
+	t.backstop.Reset(min(t.limits.backstop(deadline), t.latest))
 	t.send(frame{orderDeadline, int64(deadline)})
+}
+
+// End ends the command as if the lease's deadline had come so near just now: it
+// is lost, but will be nobody else's until then.
+func (t *Tree) End() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.killed = true
+	t.deadline = min(t.deadline, clock.System().Now().Add(t.limits.Grace+t.limits.Margin))
+	t.backstop.Reset(t.limits.backstop(t.deadline))
+	t.send(frame{orderDeadline, int64(t.deadline)})
 }
 
 // Kill ends everything at once: the lease is lost.
@@ -257,8 +282,9 @@ func (t *Tree) follow(reports *os.File, spare map[int]bool) {
 	left.kill()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	tooLate := newPlan(t.limits, t.deadline).tooLate(clock.System().Now())
-	t.result = Result{Deserted: true, Lost: t.overdue.Load() || tooLate}
+	now := clock.System().Now()
+	tooLate, overtime := newPlan(t.limits, t.deadline).tooLate(now), !now.Before(t.latest)
+	t.result = Result{Deserted: true, Lost: tooLate || t.overdue.Load() && !overtime, Overtime: overtime}
 }
 
 // read handles the warden's reports until it is gone, and tells whether the
@@ -282,8 +308,8 @@ func (t *Tree) read(reports *os.File, left *tree) (final bool) {
 		case reportLate, reportFailed, reportUnable:
 			t.began <- f
 			final = true
-		case reportEnded, reportLost:
-			t.result = Result{Status: syscall.WaitStatus(f.value), Lost: f.kind == reportLost}
+		case reportEnded, reportLost, reportOvertime:
+			t.result = Result{Status: syscall.WaitStatus(f.value), Lost: f.kind == reportLost, Overtime: f.kind == reportOvertime}
 			final = true
 		}
 	}

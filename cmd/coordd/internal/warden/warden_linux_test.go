@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "wrap" {
 		os.Exit(playWrapper(os.Args[2:]))
 	}
+	if signal.Ignored(syscall.SIGHUP) { // as under nohup: what the tests start would ignore it too
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	dir, err := buildVictim()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -61,6 +64,7 @@ const (
 	codeLost     = 91
 	codeDeserted = 92
 	codeLate     = 93
+	codeOvertime = 94
 )
 
 const (
@@ -68,6 +72,7 @@ const (
 	firstVar    = "WARDEN_TEST_FIRST"    // how far the first deadline is away
 	ttlVar      = "WARDEN_TEST_TTL"      // how far the later ones are
 	renewVar    = "WARDEN_TEST_RENEW"    // "no": there is only one of them
+	atMostVar   = "WARDEN_TEST_AT_MOST"  // how long the command may run
 	deadlineVar = "WARDEN_TEST_DEADLINE" // a file that has the last deadline, once there is one
 )
 
@@ -75,10 +80,10 @@ const (
 var limits = Limits{Margin: 3 * time.Second, Grace: 500 * time.Millisecond}
 
 // playWrapper runs a command under a lease of its own making. It forwards TERM
-// and USR1; USR2 tells it that the lease is lost.
+// and USR1; USR2 tells it that the lease is lost, HUP that it is broken.
 func playWrapper(argv []string) int {
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGHUP)
 	ttl, err := time.ParseDuration(os.Getenv(ttlVar))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -86,6 +91,11 @@ func playWrapper(argv []string) int {
 	}
 	first, err := time.ParseDuration(os.Getenv(firstVar))
 	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return codeFailed
+	}
+	limits := limits
+	if limits.AtMost, err = time.ParseDuration(os.Getenv(atMostVar)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return codeFailed
 	}
@@ -113,9 +123,12 @@ func playWrapper(argv []string) int {
 				renew()
 			}
 		case sig := <-signals:
-			if sig == unix.SIGUSR2 {
+			switch sig {
+			case unix.SIGUSR2:
 				t.Kill()
-			} else {
+			case unix.SIGHUP:
+				t.End()
+			default:
 				t.Signal(sig.(syscall.Signal))
 			}
 		case <-t.Done():
@@ -128,6 +141,8 @@ func wrapperCode(r Result) int {
 	switch {
 	case r.Lost:
 		return codeLost
+	case r.Overtime:
+		return codeOvertime
 	case r.Deserted:
 		return codeDeserted
 	case r.Status.Signaled():
@@ -159,7 +174,7 @@ func wrap(t *testing.T, env []string, argv ...string) *wrapped {
 	held, hold := pipe(t)
 	x := &wrapped{t: t, mark: rand.Text(), file: filepath.Join(t.TempDir(), "deadline"), out: bufio.NewReader(r), outPipe: r, held: held}
 	x.cmd = exec.Command(self(t), append([]string{"wrap", path}, argv[1:]...)...)
-	x.cmd.Env = append(os.Environ(), markVar+"="+x.mark, deadlineVar+"="+x.file, firstVar+"=60s", ttlVar+"=7s",
+	x.cmd.Env = append(os.Environ(), markVar+"="+x.mark, deadlineVar+"="+x.file, firstVar+"=60s", ttlVar+"=7s", atMostVar+"=0s",
 		"GORACE=atexit_sleep_ms=0") // otherwise the race detector keeps a process for a second
 	x.cmd.Env = append(x.cmd.Env, env...)
 	stderr, err := os.Create(filepath.Join(filepath.Dir(x.file), "stderr"))
@@ -445,6 +460,64 @@ func TestDanger(t *testing.T) {
 	}
 }
 
+// A command that has run for long enough: TERM first, then KILL to everything,
+// although its lease is renewed.
+func TestOvertime(t *testing.T) {
+	const atMost = 3 * time.Second
+	for name, c := range map[string]struct {
+		script string // $0 is the victim
+		words  []string
+		least  time.Duration // how long it takes at least
+	}{
+		"ends when told":         {`trap "echo told; exit 0" TERM; echo ready; while :; do sleep 0.05; done`, []string{"told"}, atMost},
+		"is told and goes on":    {`trap "echo told" TERM; echo ready; while :; do sleep 0.05; done`, []string{"told"}, atMost + limits.Grace},
+		"deaf":                   {`exec "$0" deaf`, nil, atMost + limits.Grace},
+		"stopped":                {`exec "$0" stopped`, nil, atMost},
+		"grandchildren":          {`exec "$0" sessions`, nil, atMost},
+		"ends, and leaves a few": {`(trap "echo told; exit" TERM; while :; do sleep 0.05; done) & echo ready; sleep 300`, []string{"told"}, atMost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			began := clock.System().Now()
+			x := wrap(t, []string{atMostVar + "=" + atMost.String(), ttlVar + "=60s"}, "sh", "-c", c.script, victimPath)
+			x.ready()
+			for _, want := range c.words {
+				if got := x.line(); got != want {
+					t.Errorf("the command said %q, want %q", got, want)
+				}
+			}
+			if got := x.code(); got != codeOvertime {
+				t.Errorf("got code %d, want %d (overtime)", got, codeOvertime)
+			}
+			if took := clock.System().Now().Sub(began); took < c.least {
+				t.Errorf("it took %v, want at least %v", took, c.least)
+			}
+			if left := x.alive(); len(left) > 0 {
+				t.Errorf("processes %v are left", left)
+			}
+		})
+	}
+}
+
+// The lease's deadline comes before the command has run for long enough.
+func TestDangerBeforeOvertime(t *testing.T) {
+	t.Parallel()
+	x := wrap(t, []string{atMostVar + "=60s", renewVar + "=no"}, victimPath, "plain")
+	x.ready()
+	if got := x.code(); got != codeLost {
+		t.Errorf("got code %d, want %d (lost)", got, codeLost)
+	}
+}
+
+// A command that ends by itself in time has its own code, whoever it leaves.
+func TestNoOvertime(t *testing.T) {
+	t.Parallel()
+	x := wrap(t, []string{atMostVar + "=60s"}, "sh", "-c", `"$0" session "$0" deaf; exit 5`, victimPath)
+	if got := x.code(); got != 5 {
+		t.Errorf("got code %d, want 5", got)
+	}
+}
+
 func TestLostAtOnce(t *testing.T) {
 	t.Parallel()
 	x := wrap(t, []string{ttlVar + "=100s"}, victimPath, "deaf")
@@ -462,17 +535,51 @@ func TestLostAtOnce(t *testing.T) {
 
 // The wrapper takes over from a warden that is stopped when it should act.
 func TestStoppedWarden(t *testing.T) {
-	t.Parallel()
-	x := wrap(t, []string{renewVar + "=no"}, victimPath, "sessions")
-	x.ready()
-	unix.Kill(x.warden(), unix.SIGSTOP)
-	if got := x.code(); got != codeLost {
-		t.Errorf("got code %d, want %d (lost)", got, codeLost)
+	for name, c := range map[string]struct {
+		env  string
+		want int
+	}{
+		"danger":   {renewVar + "=no", codeLost},
+		"overtime": {atMostVar + "=3s", codeOvertime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := wrap(t, []string{c.env}, victimPath, "sessions")
+			x.ready()
+			unix.Kill(x.warden(), unix.SIGSTOP)
+			if got := x.code(); got != c.want {
+				t.Errorf("got code %d, want %d", got, c.want)
+			}
+			if late := clock.System().Now().Sub(x.deadline()); late >= 0 {
+				t.Errorf("the last was gone %v after the deadline", late)
+			}
+			x.gone()
+		})
 	}
-	if late := clock.System().Now().Sub(x.deadline()); late >= 0 {
-		t.Errorf("the last was gone %v after the deadline", late)
+}
+
+// A broken lease leaves the command its grace, although it is renewed no more.
+func TestEnd(t *testing.T) {
+	for name, script := range map[string]string{
+		"ends when told":      `trap "echo told; exit 0" TERM; echo ready; while :; do sleep 0.05; done`,
+		"is told and goes on": `trap "echo told" TERM; echo ready; while :; do sleep 0.05; done`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := wrap(t, []string{ttlVar + "=100s"}, "sh", "-c", script)
+			x.ready()
+			unix.Kill(x.cmd.Process.Pid, unix.SIGHUP)
+			if got := x.line(); got != "told" {
+				t.Errorf("the command said %q, want that it was told to end", got)
+			}
+			if got := x.code(); got != codeLost {
+				t.Errorf("got code %d, want %d (lost)", got, codeLost)
+			}
+			if left := x.alive(); len(left) > 0 {
+				t.Errorf("processes %v are left", left)
+			}
+		})
 	}
-	x.gone()
 }
 
 func TestSignals(t *testing.T) {
@@ -617,7 +724,7 @@ func TestFiles(t *testing.T) {
 }
 
 func TestHookRefusesPeople(t *testing.T) {
-	for _, args := range [][]string{{}, {"1000", "1001", "1s", "1s", "/bin/true", "true"}, {"a", "b", "c", "d", "e", "f"}} {
+	for _, args := range [][]string{{}, {"1000", "1001", "1s", "1s", "0s", "/bin/true", "true"}, {"a", "b", "c", "d", "e", "f", "g"}} {
 		out, err := exec.Command(self(t), append([]string{subcommand}, args...)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "own use") {
 			t.Errorf("%v: got %q, %v, want a refusal", args, out, err)

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"testing"
+)
+
+// At a terminal lease break --now asks for the name, and does nothing without.
+func TestBreakNowAsks(t *testing.T) {
+	for _, c := range []struct {
+		typed, says string
+		code        int
+	}{
+		{"nightlx\n", "that was not the lease's name: nothing is broken", exitUsage},
+		{"\x04", "nothing is broken", exitUsage}, // Ctrl-D
+		{"nightly\n", "is a node running with that data folder?", exitUnavailable},
+	} {
+		p := sitDown(t, binary(t), "lease", "break", "nightly", "--token", "4294967297", "--now", "--data", t.TempDir())
+		p.sees("only stores that check fencing tokens are protected")
+		p.sees("Type the lease's name to free it now: ")
+		p.types(c.typed)
+		if got := p.leaves().ExitStatus(); got != c.code {
+			t.Errorf("typed %q: got code %d, want %d", c.typed, got, c.code)
+		}
+		p.sees(c.says)
+	}
+}
