@@ -21,7 +21,7 @@ SCENARIOS := ./node/nodetest
 # Packages whose tests run real sockets and processes, or load the machine: they
 # come last and one after the other. The others run in virtual time or take a
 # moment.
-REAL := ./node ./cmd/...
+REAL := ./node ./transport/gateway ./cmd/...
 FAST = $(filter-out $(shell go list $(REAL)) %/internal/arch,$(shell go list ./...))
 
 # make build RELEASE=1.2.3 names a release other than the source's own.
@@ -49,7 +49,7 @@ fmt: ## format all Go code
 	$(TOOL) gofumpt -w .
 
 .PHONY: test
-test: lint test-fast test-scenarios test-real bench test-demo ## everything a change must pass, in at most 15 minutes
+test: lint test-fast test-scenarios test-real bench-smoke test-demo ## everything a change must pass, in at most 15 minutes
 
 .PHONY: lint
 lint: ## gofumpt, vet, staticcheck, the arch test
@@ -71,7 +71,11 @@ test-real: ## tests with real processes, one package after the other
 	$(STEP) 'test, real processes' $(GOTEST) -count=1 -p 1 -timeout 10m $(REAL)
 
 .PHONY: bench
-bench: ## every benchmark once, to see that it runs
+bench: ## measure a whole cluster beside what bounds it, about 10 minutes; ARGS="-quick", ARGS=-help
+	go run $(TAGS) ./bench $(ARGS)
+
+.PHONY: bench-smoke
+bench-smoke: ## every benchmark once, to see that it runs
 	$(STEP) 'benchmarks, once' go test $(TAGS) -run '^$$' -bench . -benchtime 1x -timeout 5m ./...
 
 .PHONY: test-demo
@@ -94,7 +98,7 @@ cross: ## build for linux/arm64 and darwin/arm64, vet for darwin
 	$(STEP) 'vet for darwin/arm64' env CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go vet $(TAGS) ./...
 
 .PHONY: generate
-generate: ## regenerate the Go code of the protos
+generate: ## regenerate what comes of the protos: Go code, HTTP face, OpenAPI
 	$(BUF) generate
 
 .PHONY: generate-cli

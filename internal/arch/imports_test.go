@@ -28,6 +28,9 @@ const (
 	sys      = "golang.org/x/sys/..."
 	sync     = "golang.org/x/sync/..."
 	checker  = "github.com/anishathalye/porcupine"
+	gateway  = "github.com/grpc-ecosystem/grpc-gateway/v2/..."
+	metrics  = "github.com/prometheus/client_golang/prometheus/..."
+	yaml     = "go.yaml.in/yaml/v3"
 )
 
 // arrows has, for each package of the module, all that it may import beside the
@@ -43,6 +46,10 @@ var arrows = map[string][]string{
 	"transport/mux":    {"leases"},
 	"transport/faults": {"transport"},
 
+	"transport/gateway":             {"leases", "transport", "transport/api/coordd/v1", "transport/gateway/...", gateway, grpc, protobuf, status},
+	"transport/gateway/coordd/v1":   {"transport/api/coordd/v1", gateway, grpc, protobuf},
+	"transport/gateway/gatewaytest": {},
+
 	"transport/api/coordd/v1":       {grpc, protobuf},
 	"transport/api/coordd/peer/v1":  {grpc, protobuf},
 	"transport/api/coordd/admin/v1": {grpc, protobuf},
@@ -50,8 +57,8 @@ var arrows = map[string][]string{
 	"client": {"leases", "tokens", "clock", "transport", "internal/rules", sync},
 
 	"node": {
-		"tokens", "clock", "leases", "fsm", "transport", "transport/api/...", "transport/mux", "node/internal/...",
-		"internal/rules", "internal/version", raft, hclog, grpc, protobuf, sync,
+		"tokens", "clock", "leases", "fsm", "transport", "transport/api/...", "transport/mux", "transport/gateway", "node/internal/...",
+		"internal/rules", "internal/version", raft, hclog, grpc, protobuf, sync, metrics,
 	},
 	"node/internal/boltstore":       {"node/internal/identity", raft, hclog, boltdb, bbolt},
 	"node/internal/hook":            {"clock", "fsm", "internal/rules", "node/internal/identity", raft},
@@ -59,10 +66,12 @@ var arrows = map[string][]string{
 	"node/internal/raftlog":         {raft, hclog},
 	"node/internal/stall":           {"clock", raft},
 	"node/internal/stall/stalltest": {"node/internal/stall", raft},
-	"node/nodetest":                 {"tokens", "clock", "leases", "client", "node", "node/internal/...", "fsm", "transport/...", "internal/...", raft, sync},
+	"node/nodetest":                 {"tokens", "clock", "leases", "client", "node", "node/internal/...", "fsm", "transport/...", "internal/...", raft, grpc, sync},
 
-	"cmd/coordd":                 {"tokens", "clock", "leases", "client", "node", "transport", "transport/api/...", "internal/version", "cmd/coordd/internal/warden", cobra, pflag, sys},
+	"cmd/coordd":                 {"tokens", "clock", "leases", "client", "node", "transport", "transport/api/...", "internal/version", "cmd/coordd/internal/warden", cobra, pflag, sys, yaml, metrics},
 	"cmd/coordd/internal/warden": {"clock", sys},
+
+	"bench": {"clock", "leases", "fsm", "transport", "client", "node", "internal/rules", raft, hclog, grpc, protobuf, sys},
 
 	"internal/arch":    {},
 	"internal/history": {"tokens", "leases", "clock", checker},
@@ -73,7 +82,7 @@ var arrows = map[string][]string{
 // confined has the third-party packages that tests too may import in few places
 // only: a second importer would spread what one package is there to hide.
 var confined = map[string][]string{
-	raft:                              {"fsm", "node", "node/..."},
+	raft:                              {"fsm", "node", "node/...", "bench"},
 	boltdb:                            {"node/internal/boltstore"},
 	"github.com/hashicorp/memberlist": {},
 }
