@@ -21,7 +21,7 @@ SCENARIOS := ./node/nodetest
 # Packages whose tests run real sockets and processes, or load the machine: they
 # come last and one after the other. The others run in virtual time or take a
 # moment.
-REAL := ./node ./transport/gateway ./cmd/...
+REAL := ./node ./transport/gateway ./bench ./cmd/...
 FAST = $(filter-out $(shell go list $(REAL)) %/internal/arch,$(shell go list ./...))
 
 # make build RELEASE=1.2.3 names a release other than the source's own.
@@ -83,9 +83,17 @@ test-demo:
 	$(STEP) demo scripts/demo.sh
 
 .PHONY: soak
-soak: cross fuzz generate-check ## by hand: fuzzing by time (FUZZTIME), thousands of seeds (SEEDS), cross-builds
+soak: cross test-k8slock fuzz generate-check ## by hand: fuzzing by time (FUZZTIME), thousands of seeds (SEEDS), cross-builds
 	$(STEP) 'test, $(SEEDS) seeds' env COORDD_SEEDS=$(SEEDS) scripts/gotest $(TAGS) -count=1 -timeout 24h $(SCENARIOS)
 	$(STEP) 'lint of the protos' $(BUF) lint
+
+# A module of its own, since client-go is large. Its first build takes minutes.
+.PHONY: test-k8slock
+test-k8slock: ## the lock for client-go's leader election
+	@cd client/k8slock && ../../scripts/step 'go.mod, client/k8slock' go mod tidy -diff
+	@cd client/k8slock && ../../scripts/step 'vet, client/k8slock' go vet $(TAGS) ./...
+	@sc="$$($(TOOL) -n staticcheck)" && cd client/k8slock && ../../scripts/step 'staticcheck, client/k8slock' "$$sc" $(TAGS) ./...
+	@cd client/k8slock && ../../scripts/step 'test, client/k8slock' ../../scripts/gotest $(TAGS) -race -count=1 -timeout 20m ./...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME

@@ -14,7 +14,8 @@ import (
 // Bounds of what a client may ask for. A value outside of them is refused with
 // an *InvalidError, never silently changed.
 const (
-	MinTTL        = time.Second     // over the API
+	MinTTL        = time.Second // over the API
+	DefaultTTL    = 15 * time.Second
 	MinCommandTTL = 3 * time.Second // of coordd run
 	MaxTTL        = 5 * time.Minute
 	MaxName       = 512 // bytes
@@ -115,6 +116,15 @@ func ValidateName(name string) error {
 		return &InvalidError{Field: "name", Value: clip(name, 40), Bounds: fmt.Sprintf("1 to %d bytes of printable UTF-8 without a leading @", MaxName)}
 	}
 	return nil
+}
+
+// ValidatePart checks what is compared with names without being one, such as
+// the beginning of names. It may be empty. It returns nil or an *InvalidError.
+func ValidatePart(field, s string) error {
+	if s == "" || ValidateName(s) == nil {
+		return nil
+	}
+	return &InvalidError{Field: field, Value: clip(s, 40), Bounds: fmt.Sprintf("at most %d bytes of printable UTF-8 without a leading @", MaxName)}
 }
 
 func printable(s string) bool {

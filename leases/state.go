@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/coordd/coordd/tokens"
@@ -8,6 +9,9 @@ import (
 
 // State is what a cluster tells about a name. What follows Held is that
 // lease's; of a free name it is zero.
+//
+// AtMost, here and in other answers, is as this leader counts: after a change of
+// leader a lease has its whole TTL again, and without one it is not ended.
 type State struct {
 	Name       string
 	Held       bool
@@ -25,9 +29,25 @@ type State struct {
 // MaxPage is how many leases a Page has at most.
 const MaxPage = 1000
 
+// ValidateList checks what a List is asked. It returns nil or an *InvalidError.
+func ValidateList(prefix, after string, limit int) error {
+	if err := ValidatePart("prefix", prefix); err != nil {
+		return err
+	}
+	if err := ValidatePart("after", after); err != nil {
+		return err
+	}
+	if limit < 1 || limit > MaxPage {
+		return &InvalidError{Field: "limit", Value: fmt.Sprint(limit), Bounds: fmt.Sprintf("from 1 to %d", MaxPage)}
+	}
+	return nil
+}
+
 // Page is a part of a list of held leases, in the order of their names. Each
 // page is of its own moment, At. To follow all changes from a list on, watch
-// from the first page's At: what is told twice then is told in order.
+// from the first page's At: what is told twice then is told in order. Where so
+// much happens that the first page's At is forgotten before the last page is
+// there, begin the watch first, and keep what it tells until the list is done.
 type Page struct {
 	At     Position
 	Leases []State // Waiters and Last are left out
@@ -44,6 +64,6 @@ type Waiter struct {
 
 // Broken answers a Break.
 type Broken struct {
-	Free   bool          // the name is free
-	AtMost time.Duration // else: it is so long after this answer at the latest
+	Ended  bool          // the lease has ended
+	AtMost time.Duration // else: it ends so long after this answer at the latest
 }

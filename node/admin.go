@@ -100,14 +100,14 @@ func (a *admin) Break(ctx context.Context, req *adminv1.BreakRequest) (*adminv1.
 	n := a.node
 	if t := n.leads(); t != nil {
 		b, err := t.breakLease(ctx, leases.Held{Name: req.GetName(), Token: tokens.Token(req.GetToken())}, req.GetNow())
-		return &adminv1.BreakResponse{Free: b.Free, AtMostMs: millisUp(b.AtMost)}, err
+		return &adminv1.BreakResponse{Ended: b.Ended, AtMostMs: millisUp(b.AtMost)}, err
 	}
 	leader, err := n.leader()
 	if err != nil {
 		return nil, err
 	}
 	resp, err := leader.Break(ctx, &peerv1.BreakRequest{By: n.who().ServerID(), Name: req.GetName(), Token: req.GetToken(), Now: req.GetNow()})
-	return &adminv1.BreakResponse{Free: resp.GetFree(), AtMostMs: resp.GetAtMostMs()}, fromGRPC(err)
+	return &adminv1.BreakResponse{Ended: resp.GetEnded(), AtMostMs: resp.GetAtMostMs()}, fromGRPC(err)
 }
 
 // Break is an operator's call that another member has passed on.
@@ -120,7 +120,7 @@ func (p *peer) Break(ctx context.Context, req *peerv1.BreakRequest) (*peerv1.Bre
 		return nil, p.node.notServing()
 	}
 	b, err := t.breakLease(ctx, leases.Held{Name: req.GetName(), Token: tokens.Token(req.GetToken())}, req.GetNow())
-	return &peerv1.BreakResponse{Free: b.Free, AtMostMs: millisUp(b.AtMost)}, err
+	return &peerv1.BreakResponse{Ended: b.Ended, AtMostMs: millisUp(b.AtMost)}, err
 }
 
 // millisUp is a bound in milliseconds, which is never too small.

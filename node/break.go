@@ -22,14 +22,14 @@ func (t *tenure) breakLease(ctx context.Context, h leases.Held, now bool) (lease
 	case err != nil:
 		return leases.Broken{}, err
 	case r.Outcome == leases.Freed:
-		return leases.Broken{Free: true}, nil
+		return leases.Broken{Ended: true}, nil
 	case r.Outcome == leases.Marked, r.Outcome == leases.Repeated:
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if l := t.find(h.Name); l != nil && l.Token == h.Token {
 			return leases.Broken{AtMost: t.atMost(l)}, nil
 		}
-		return leases.Broken{}, nil // it has ended since
+		return leases.Broken{Ended: true}, nil // meanwhile
 	default:
 		return leases.Broken{}, notHeld(h, r.Ending)
 	}

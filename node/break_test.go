@@ -34,7 +34,7 @@ func (q *queue) marked(atMost time.Duration) {
 	q.t.Helper()
 	got := breaks(q.t.Context(), q.tenure, q.held(), false)
 	q.log.next().land()
-	if b := now(q.t, got); b.err != nil || b.Free || b.AtMost != atMost {
+	if b := now(q.t, got); b.err != nil || b.Ended || b.AtMost != atMost {
 		q.t.Errorf("break: got %+v, %v, want at most %v", b.Broken, b.err, atMost)
 	}
 }
@@ -116,7 +116,7 @@ func TestBreakAndLapse(t *testing.T) {
 		got := breaks(t.Context(), q.tenure, q.held(), false) // a copy that comes late
 		q.log.next().land()                                   // the next in line
 		q.log.next().land()
-		if b := now(t, got); why(b.err) != leases.WhyBroken || b.Free {
+		if b := now(t, got); why(b.err) != leases.WhyBroken || b.Ended {
 			t.Errorf("a late copy: got %+v, %v, want that it was broken", b.Broken, b.err)
 		}
 		token := q.granted(0)
@@ -138,7 +138,7 @@ func TestBreakNow(t *testing.T) {
 			again := breaks(t.Context(), q.tenure, q.held(), true)
 			q.log.next().land()
 			q.log.next().land()
-			if b := now(t, got); b.err != nil || !b.Free {
+			if b := now(t, got); b.err != nil || !b.Ended {
 				t.Errorf("got %+v, %v, want a free name", b.Broken, b.err)
 			}
 			if b := now(t, again); why(b.err) != leases.WhyBroken {

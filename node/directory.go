@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/coordd/coordd/leases"
 )
@@ -21,13 +20,7 @@ func (l local) Get(ctx context.Context, name string) (leases.State, error) {
 
 // List implements leases.Directory.
 func (l local) List(ctx context.Context, prefix, after string, limit int) (leases.Page, error) {
-	if limit < 1 || limit > leases.MaxPage {
-		return leases.Page{}, &leases.InvalidError{Field: "limit", Value: fmt.Sprint(limit), Bounds: fmt.Sprintf("1 to %d", leases.MaxPage)}
-	}
-	if err := validPart("prefix", prefix); err != nil {
-		return leases.Page{}, err
-	}
-	if err := validPart("after", after); err != nil {
+	if err := leases.ValidateList(prefix, after, limit); err != nil {
 		return leases.Page{}, err
 	}
 	t := l.node.leads()
@@ -52,17 +45,6 @@ func (l local) Queue(ctx context.Context, name string) ([]leases.Waiter, error) 
 // Watch implements leases.Directory, on any member: from its own memory.
 func (l local) Watch(ctx context.Context, prefix string, from leases.Position, on func(leases.Batch) error) error {
 	return l.node.Watch(ctx, prefix, from, on)
-}
-
-// validPart checks a part of a name: its beginning, or where to list from.
-func validPart(field, part string) error {
-	if part == "" {
-		return nil
-	}
-	if leases.ValidateName(part) != nil {
-		return &leases.InvalidError{Field: field, Value: clip(part), Bounds: fmt.Sprintf("at most %d bytes of printable UTF-8 without a leading @", leases.MaxName)}
-	}
-	return nil
 }
 
 // Get implements leases.Directory.

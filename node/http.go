@@ -11,6 +11,7 @@ import (
 
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/transport"
+	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 	"github.com/coordd/coordd/transport/gateway"
 )
 
@@ -25,7 +26,7 @@ func (n *Node) listenHTTP(ctx context.Context) error {
 		return fmt.Errorf("listen for HTTP on %s: %w", n.cfg.HTTP, err)
 	}
 	n.httpAddress = listener.Addr().String()
-	n.service = transport.NewService(transport.ServiceConfig{Backend: n, Status: n.answerStatus, Log: n.log})
+	n.service = transport.NewService(transport.ServiceConfig{Backend: n, Status: n.statusAnywhere, Log: n.log})
 	config := gateway.Config{Listener: listener, Cluster: n.service, Ready: n.ready, Log: n.log}
 	if g, ok := n.cfg.Metrics.(prometheus.Gatherer); ok {
 		config.Metrics = promhttp.HandlerFor(g, promhttp.HandlerOpts{})
@@ -37,6 +38,24 @@ func (n *Node) listenHTTP(ctx context.Context) error {
 	n.http = server
 	server.Start()
 	return nil
+}
+
+// statusAnywhere is answerStatus that passes a question about a lease on to the
+// leader.
+func (n *Node) statusAnywhere(ctx context.Context, r *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error) {
+	resp, err := n.answerStatus(ctx, r)
+	elsewhere, ok := err.(*leases.NotLeaderError)
+	if !ok || elsewhere.Leader == "" {
+		return resp, err
+	}
+	conn, err := n.forwardTo(elsewhere.Leader)
+	if err != nil {
+		return nil, err
+	}
+	if resp, err = conn.Status(ctx, r.GetName()); err == nil && resp.GetLease() == nil {
+		err = elsewhere // it knows no more than this node does
+	}
+	return resp, err
 }
 
 // HTTPAddress is where the node answers HTTP, once it has been started; empty:

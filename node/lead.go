@@ -111,23 +111,18 @@ func (n *Node) give(ctx context.Context, g *group, proposer *fsm.Proposer) error
 	var born bool
 	n.fsm.View(func(t *leases.Table) { born = !t.Cluster().IsZero() })
 	if !born {
-		done := make(chan error, 1)
 		op := leases.Op{Kind: leases.KindBirth, Epoch: max(self.FirstEpoch, 1), Cluster: self.Cluster, Founders: max(self.Founders, 1)}
-		if err := proposer.Propose(op, func(_ leases.Result, err error) { done <- err }); err != nil {
-			return err
-		}
-		select {
-		case err := <-done:
-			if err != nil {
-				return fmt.Errorf("birth: %w", err)
-			}
-		case <-ctx.Done():
+		if _, err := propose(ctx, proposer, op); ctx.Err() != nil {
 			return nil
+		} else if err != nil {
+			return fmt.Errorf("birth: %w", err)
 		}
 	}
 	var founders int
 	var virgin bool
-	n.fsm.View(func(t *leases.Table) { founders, virgin = int(t.Founders()), t.Revision() <= 1 })
+	n.fsm.View(func(t *leases.Table) {
+		founders, virgin = int(t.Founders()), t.Revision() <= 1 && self.Recovered == nil
+	})
 	for virgin && voters(g.servers()) < founders/2+1 {
 		n.say(fmt.Sprintf("leading, not serving yet: %d of the %d members that this cluster was founded with vote, %d are needed", voters(g.servers()), founders, founders/2+1))
 		if clock.Wait(ctx, n.clock, n.clock.Now().Add(n.cfg.ElectionTimeout/8)) != nil {
@@ -135,6 +130,24 @@ func (n *Node) give(ctx context.Context, g *group, proposer *fsm.Proposer) error
 		}
 	}
 	return nil
+}
+
+// propose brings an op of the node's own into the log and waits for its result.
+func propose(ctx context.Context, p *fsm.Proposer, op leases.Op) (leases.Result, error) {
+	type outcome struct {
+		result leases.Result
+		err    error
+	}
+	done := make(chan outcome, 1)
+	if err := p.Propose(op, func(r leases.Result, err error) { done <- outcome{r, err} }); err != nil {
+		return leases.Result{}, err
+	}
+	select {
+	case o := <-done:
+		return o.result, o.err
+	case <-ctx.Done():
+		return leases.Result{}, unknown(ctx)
+	}
 }
 
 // readBy is the lowest op version that a voter has said that it reads, and which

@@ -22,24 +22,26 @@ type line struct {
 // claim is one Acquire that has come in and not been answered.
 type claim struct {
 	leases.Claim
-	session *session
-	since   clock.Instant   // when it came in
-	turn    uint64          // of those of this term, in the order in which they came in
-	waited  bool            // it has stood in line
-	told    int             // the place in line that its session was told last
-	answer  chan<- answered // has room for its one answer
+	request
+	turn   uint64        // of those of this term, in the order in which they came in
+	waited bool          // it has stood in line
+	since  clock.Instant // when it came into the line
+	until  clock.Instant // when its wait is over, unless it is leases.Forever
+	told   int           // the place in line that its session was told last
+}
+
+// claim makes a claim of the session's; done must not block.
+func (s *session) claim(c leases.Claim, done func(leases.Grant, error)) *claim {
+	asked := &claim{Claim: c, request: request{session: s, done: done}}
+	if c.Wait != leases.Forever {
+		asked.until = s.tenure.clock.Now().Add(c.Wait)
+	}
+	return asked
 }
 
 type answered struct {
 	grant leases.Grant
 	err   error
-}
-
-func (c *claim) reply(g leases.Grant, err error) {
-	select {
-	case c.answer <- answered{g, err}:
-	default:
-	}
 }
 
 // acquire answers a claim: at once, or when its turn has come, its wait is over
@@ -49,56 +51,50 @@ func (t *tenure) acquire(ctx context.Context, s *session, c leases.Claim) (lease
 		return leases.Grant{}, err
 	}
 	answer := make(chan answered, 1)
-	asked := &claim{Claim: c, session: s, since: t.clock.Now(), answer: answer}
+	asked := s.claim(c, func(g leases.Grant, err error) { answer <- answered{g, err} })
 	if c.Wait == 0 {
+		ctx, done := s.bound(ctx)
+		defer done()
 		if err := t.certainlyFree(ctx, asked); err != nil {
 			return leases.Grant{}, err
 		}
 	}
-	if err := t.enter(asked); err != nil {
+	if err := t.start(asked); err != nil {
 		return leases.Grant{}, err
 	}
-	// Nothing but the patience of whoever waits hangs on this timer, so it may
-	// be one that stands still in suspend; there can be very many of them. Who is
-	// proposed at once has one too: the name may turn out to be taken.
-	var expired <-chan time.Time
-	if c.Wait != leases.Forever {
-		timer := time.NewTimer(c.Wait)
-		defer timer.Stop()
-		expired = timer.C
+	select {
+	case a := <-answer:
+		return a.grant, a.err
+	case <-ctx.Done():
+		t.mu.Lock()
+		t.leave(asked)
+		asked.reply(leases.Grant{}, unknown(ctx)) // unless it has been answered just now
+		t.mu.Unlock()
+		a := <-answer
+		return a.grant, a.err
 	}
-	for {
-		select {
-		case a := <-answer:
-			return a.grant, a.err
-		case <-expired:
-			if t.leave(asked) {
-				return leases.Grant{}, t.heldAfterRound(ctx, c.Name)
-			}
-			expired = nil // it is proposed: its answer is under way
-		case <-ctx.Done():
-			if t.leave(asked) && t.ctx.Err() != nil {
-				return leases.Grant{}, t.over()
-			}
-			return leases.Grant{}, unknown(ctx)
-		case <-t.ctx.Done():
-			if t.leave(asked) {
-				return leases.Grant{}, t.over()
-			}
-			a := <-answer // the proposer answers everything when the term ends
-			return a.grant, a.err
-		}
+}
+
+// start takes a claim in: it is answered from then on, at the latest when its
+// session ends. An error says that it was not taken in.
+func (t *tenure) start(c *claim) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.admit(&c.request, c); err != nil {
+		return err
 	}
+	if err := t.enter(c); err != nil {
+		c.forget()
+		return err
+	}
+	return nil
 }
 
 // certainlyFree refuses a claim that does not wait for a name that is taken.
 // The table of a leader that has lost its term without knowing it may be old,
 // so the refusal needs a round of the voters (N5).
 func (t *tenure) certainlyFree(ctx context.Context, c *claim) error {
-	t.mu.Lock()
-	taken := t.taken(c)
-	t.mu.Unlock()
-	if !taken {
+	if !t.takenNow(c) {
 		return nil
 	}
 	if _, err := t.rounds.join(ctx); err != nil {
@@ -110,6 +106,12 @@ func (t *tenure) certainlyFree(ctx context.Context, c *claim) error {
 		return nil
 	}
 	return t.heldBy(c.Name)
+}
+
+func (t *tenure) takenNow(c *claim) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.taken(c)
 }
 
 // taken reports whether c would have to wait. It is called with mu held.
@@ -153,12 +155,8 @@ func (t *tenure) heldBy(name string) error {
 }
 
 // enter puts a claim into the line of its name, or proposes it if it is first.
+// It is called with mu held.
 func (t *tenure) enter(c *claim) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ctx.Err() != nil {
-		return t.over()
-	}
 	if err := t.withdrawn(c); err != nil {
 		return err
 	}
@@ -172,7 +170,7 @@ func (t *tenure) enter(c *claim) error {
 		if err := old.mismatch(c); err != nil {
 			return err
 		}
-		q.replace(old, c)
+		t.replace(q, old, c)
 		return nil
 	}
 	t.turns++
@@ -206,7 +204,10 @@ func (t *tenure) put(q *line, c *claim) {
 	}
 	q.waiting = slices.Insert(q.waiting, place, c)
 	t.waiters++
-	c.waited = true
+	if !c.waited {
+		c.waited, c.since = true, t.clock.Now()
+	}
+	t.limit(c)
 	c.place(place + 1)
 	if place < len(q.waiting)-1 {
 		t.places.moved(c.Name)
@@ -236,8 +237,9 @@ func (q *line) find(session, attempt leases.ID) *claim {
 	return nil
 }
 
-// replace answers old as displaced and puts c in its place.
-func (q *line) replace(old, c *claim) {
+// replace answers old as displaced and puts c in its place. It is called with mu
+// held.
+func (t *tenure) replace(q *line, old, c *claim) {
 	old.reply(leases.Grant{}, &leases.UnavailableError{Reason: "the same attempt was sent again; its newest copy is answered"})
 	c.since, c.turn, c.waited = old.since, old.turn, old.waited
 	if q.proposed == old {
@@ -246,7 +248,29 @@ func (q *line) replace(old, c *claim) {
 	}
 	i := slices.Index(q.waiting, old)
 	q.waiting[i] = c
+	t.limit(c)
 	c.place(i + 1)
+}
+
+// limit ends a waiting claim's wait in time. Nothing but the patience of whoever
+// waits hangs on this timer, so it may be one that stands still in suspend;
+// there can be very many of them. It is called with mu held.
+func (t *tenure) limit(c *claim) {
+	if c.timer != nil || c.Wait == leases.Forever {
+		return
+	}
+	c.timer = time.AfterFunc(c.until.Sub(t.clock.Now()), func() {
+		t.mu.Lock()
+		left := t.leave(c)
+		t.mu.Unlock()
+		if !left {
+			return // it is proposed, or answered: its answer is under way
+		}
+		err := t.heldAfterRound(c.session.ctx, c.Name)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		c.reply(leases.Grant{}, err)
+	})
 }
 
 // mismatch refuses a repeat that asks for something else than its attempt did.
@@ -263,10 +287,9 @@ func (c *claim) mismatch(repeat *claim) error {
 }
 
 // leave takes a waiting claim out of its line. false: it does not wait, and will
-// not if it is proposed now and the name turns out to be taken.
+// not if it is proposed now and the name turns out to be taken. It is called
+// with mu held.
 func (t *tenure) leave(c *claim) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	c.Wait = 0
 	q := t.lines[c.Name]
 	if q == nil {
@@ -322,7 +345,7 @@ func (t *tenure) ask(c *claim, answer fsm.Answer) {
 func (c *claim) op(kind leases.Kind) leases.Op {
 	return leases.Op{
 		Kind: kind, Name: c.Name, Session: c.session.id, Attempt: c.Attempt, TTL: c.TTL,
-		Owner: c.Owner, Attributes: c.Attributes, AcquiredAt: time.Now().UTC().Truncate(time.Millisecond),
+		Owner: c.Owner, Attributes: c.Attributes, AcquiredAt: time.Now(),
 	}
 }
 

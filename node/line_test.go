@@ -359,7 +359,7 @@ func (c *crowd) check() {
 			c.t.Errorf("the line of %s is out of order", name)
 		}
 		for _, w := range q.waiting {
-			if tn.gone.has(w.Attempt, tn.clock.Now()) {
+			if tn.gone.has(w.Attempt, tn.clock) {
 				c.t.Errorf("attempt %v waits and was withdrawn", w.Attempt)
 			}
 		}

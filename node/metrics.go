@@ -35,7 +35,9 @@ type metrics struct {
 	watchers  prometheus.Gauge
 	dropped   prometheus.Counter
 
-	all []prometheus.Collector
+	all    []prometheus.Collector
+	gauges []gauge
+	status func() Status
 }
 
 // Buckets of seconds: a hop on loopback to a disk that stalls.
@@ -64,7 +66,7 @@ func newMetrics(c clock.Clock, status func() Status) *metrics {
 	}
 	m.grants = counter("grants_total", "Leases granted, by the leader.")
 	m.endings = counters("leases_ended_total", "why", "Leases that have ended, by the leader, and why.")
-	m.refusals = counters("claims_refused_total", "reason", "Acquires that were not granted, by the leader, and why.")
+	m.refusals = counters("claims_refused_total", "reason", "Acquires that were not granted, or whose outcome the leader did not learn, and why.")
 	m.renewals = counters("renewals_total", "outcome", "Renewals of a lease, by the leader: renewed, refused, or unknown where no majority confirmed the leader.")
 	m.breaks = counter("breaks_total", "Leases that an operator has broken, by the leader.")
 	m.rounds = counters("rounds_total", "outcome", "Rounds in which the leader asked the voters to confirm its term: confirmed or failed.")
@@ -78,21 +80,27 @@ func newMetrics(c clock.Clock, status func() Status) *metrics {
 	m.watchers = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "coordd", Name: "watchers", Help: "Watches that this node serves."})
 	m.dropped = counter("watchers_dropped_total", "Watches that ended since they fell too far behind, or asked for changes that were forgotten.")
 	m.all = append(m.all, m.watchers)
-	for name, g := range map[string]struct {
-		help string
-		of   func(Status) float64
-	}{
-		"leases":   {"Leases held, as this node's table has them.", func(s Status) float64 { return float64(s.Leases) }},
-		"waiters":  {"Acquires that wait in line, known to the leader alone.", func(s Status) float64 { return float64(s.Waiters) }},
-		"leader":   {"1 on the node that leads and serves.", func(s Status) float64 { return one(s.Serving) }},
-		"term":     {"Raft's term.", func(s Status) float64 { return float64(s.Term) }},
-		"epoch":    {"Epoch of the fencing tokens.", func(s Status) float64 { return float64(s.Epoch) }},
-		"revision": {"Ops applied since the cluster's birth.", func(s Status) float64 { return float64(s.Revision) }},
-		"voters":   {"Voting members that this node knows of.", func(s Status) float64 { return float64(s.voters()) }},
+	m.status = status
+	for name, g := range map[string]gauge{
+		"leases":   {help: "Leases held, as this node's table has them.", of: func(s Status) float64 { return float64(s.Leases) }},
+		"waiters":  {help: "Acquires that wait in line, known to the leader alone.", of: func(s Status) float64 { return float64(s.Waiters) }},
+		"leader":   {help: "1 on the node that leads and serves.", of: func(s Status) float64 { return one(s.Serving) }},
+		"term":     {help: "Raft's term.", of: func(s Status) float64 { return float64(s.Term) }},
+		"epoch":    {help: "Epoch of the fencing tokens.", of: func(s Status) float64 { return float64(s.Epoch) }},
+		"revision": {help: "Ops applied since the cluster's birth.", of: func(s Status) float64 { return float64(s.Revision) }},
+		"voters":   {help: "Voting members that this node knows of.", of: func(s Status) float64 { return float64(s.voters()) }},
 	} {
-		m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "coordd", Name: name, Help: g.help}, func() float64 { return g.of(status()) }))
+		g.desc = prometheus.NewDesc("coordd_"+name, g.help, nil, nil)
+		m.gauges = append(m.gauges, g)
 	}
 	return m
+}
+
+// gauge is a number out of the node's status.
+type gauge struct {
+	help string
+	of   func(Status) float64
+	desc *prometheus.Desc
 }
 
 func one(yes bool) float64 {
@@ -116,12 +124,19 @@ func (m *metrics) Describe(to chan<- *prometheus.Desc) {
 	for _, c := range m.all {
 		c.Describe(to)
 	}
+	for _, g := range m.gauges {
+		to <- g.desc
+	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	for _, c := range m.all {
 		c.Collect(to)
+	}
+	s := m.status()
+	for _, g := range m.gauges {
+		to <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, g.of(s))
 	}
 }
 

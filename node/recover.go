@@ -34,7 +34,7 @@ type Recovery struct {
 	LastTerm  uint64   // of that entry
 	Leases    int      // held as of the end of the log
 	Epoch     uint32   // as of the end of the log
-	NewEpoch  uint32   // that Apply makes the node begin
+	NewEpoch  uint32   // that Apply makes the node begin; Begin chooses a greater one
 	Members   []string // names by the last configuration in the log, this one included
 
 	log    *slog.Logger
@@ -134,6 +134,17 @@ func (r *Recovery) restore(f *fsm.FSM) (raft.Configuration, error) {
 	return newest.Configuration, f.Restore(content)
 }
 
+// Begin chooses the epoch that Apply makes the node begin. It must exceed every
+// epoch that the cluster has ever had: more than this log tells, if the cluster
+// has been recovered before from another log. Error: leases.ErrInvalid.
+func (r *Recovery) Begin(epoch uint32) error {
+	if epoch < r.NewEpoch || epoch > tokens.MaxEpoch {
+		return &leases.InvalidError{Field: "epoch", Value: fmt.Sprint(epoch), Bounds: fmt.Sprintf("%d to %d", r.NewEpoch, uint32(tokens.MaxEpoch))}
+	}
+	r.NewEpoch = epoch
+	return nil
+}
+
 // Apply makes the member the only one of its cluster, under a new incarnation:
 // so it answers no former member in its old self's name, and one that comes back
 // with its old log learns that it was removed. Started again, the node waits until no lease that the lost majority may
@@ -142,7 +153,6 @@ func (r *Recovery) restore(f *fsm.FSM) (raft.Configuration, error) {
 func (r *Recovery) Apply(holdersStopped bool) error {
 	next := identity.New(r.Name)
 	next.Cluster, next.Group = r.Cluster, r.self.Group
-	next.Founders = 1
 	next.Recovered = &identity.Recovered{Epoch: r.NewEpoch, HoldersStopped: holdersStopped}
 	if err := r.folder.Save(next); err != nil {
 		return err
@@ -180,17 +190,14 @@ func (n *Node) raise(ctx context.Context, proposer *fsm.Proposer) error {
 				return nil
 			}
 		}
-		done := make(chan error, 1)
-		if err := proposer.Propose(leases.Op{Kind: leases.KindBump, Epoch: recovered.Epoch}, func(_ leases.Result, err error) { done <- err }); err != nil {
-			return err
-		}
-		select {
-		case err := <-done:
-			if err != nil {
-				return fmt.Errorf("raise the epoch of a recovered log: %w", err)
-			}
-		case <-ctx.Done():
+		r, err := propose(ctx, proposer, leases.Op{Kind: leases.KindBump, Epoch: recovered.Epoch})
+		switch {
+		case ctx.Err() != nil:
 			return nil
+		case err != nil:
+			return fmt.Errorf("raise the epoch of a recovered log: %w", err)
+		case r.Outcome != leases.Bumped:
+			return fmt.Errorf("raise the epoch of a recovered log: the table answered %v", r.Outcome)
 		}
 	}
 	return n.become(func(self *identity.Identity) { self.Recovered = nil })

@@ -106,6 +106,39 @@ func TestRecoveredNodeWaits(t *testing.T) {
 	never(t, 10*configs[0].ElectionTimeout, "it takes another member in", func() bool { return len(n.Status().Members) > 1 || other.Status().Serving })
 }
 
+// A cluster that was lost before it granted anything serves once it is
+// recovered; one that was recovered before, from another log, is told of an
+// epoch that is greater still.
+func TestRecoverOfAnUnusedCluster(t *testing.T) {
+	configs := site(t)
+	nodes := make([]*node.Node, 3)
+	for i, c := range configs {
+		nodes[i] = start(t, c)
+	}
+	oneCluster(t, nodes...)
+	for _, n := range nodes {
+		stop(t, n)
+	}
+	r, err := node.OpenRecovery(configs[0].Data, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Begin(r.NewEpoch - 1); !errors.Is(err, leases.ErrInvalid) {
+		t.Errorf("an epoch that may have been: got %v, want invalid", err)
+	}
+	if err := r.Begin(5000); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Apply(true), r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, configs[0])
+	serving(t, []*node.Node{n})
+	if got := acquire(t, dial(t, configs[0].Listen), "job").Epoch(); got != 5000 {
+		t.Errorf("the first token is of epoch %d, want 5000", got)
+	}
+}
+
 // A folder without a log is not recovered, and not changed.
 func TestRecoverNeedsALog(t *testing.T) {
 	dir := t.TempDir()

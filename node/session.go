@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/coordd/coordd/leases"
 )
@@ -17,7 +18,9 @@ type session struct {
 	ctx    context.Context // ends with the conversation; the cause says why
 	cancel context.CancelCauseFunc
 
-	mu     sync.Mutex // guards queued and closed; events are delivered one at a time
+	unanswered map[*request]*claim // nil for a release; the tenure's mutex guards it
+
+	mu     sync.Mutex // guards queued and busy; events are delivered one at a time
 	queued []leases.Event
 	busy   bool
 }
@@ -29,7 +32,7 @@ var _ leases.Session = (*session)(nil)
 const maxQueuedEvents = 4096
 
 func (t *tenure) open(id leases.ID, info leases.Info, events func(leases.Event)) (*session, error) {
-	s := &session{tenure: t, id: id, info: info, events: events}
+	s := &session{tenure: t, id: id, info: info, events: events, unanswered: map[*request]*claim{}}
 	s.ctx, s.cancel = context.WithCancelCause(t.ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -41,6 +44,7 @@ func (t *tenure) open(id leases.ID, info leases.Info, events func(leases.Event))
 		t.sessions[id] = map[*session]struct{}{}
 	}
 	t.sessions[id][s] = struct{}{}
+	context.AfterFunc(s.ctx, s.answerAll)
 	return s, nil
 }
 
@@ -57,11 +61,37 @@ func (s *session) Acquire(ctx context.Context, c leases.Claim) (leases.Grant, er
 	if s.ctx.Err() != nil {
 		return leases.Grant{}, s.Err()
 	}
-	ctx, done := s.bound(ctx)
-	defer done()
 	g, err := s.tenure.acquire(ctx, s, c)
 	s.tenure.metrics.claim(err)
 	return g, err
+}
+
+// StartAcquire is Acquire for who does not want to wait in it: it never blocks.
+// After true, done is called once with the answer, maybe at once, and at the
+// latest when the conversation has ended; it must not block, nor call the
+// session. After false nothing has begun: Acquire tells why, or holds the round
+// of the voters that the answer needs.
+func (s *session) StartAcquire(c leases.Claim, done func(leases.Grant, error)) bool {
+	if c.Validate() != nil {
+		return false
+	}
+	t := s.tenure
+	asked := s.claim(c, func(g leases.Grant, err error) {
+		t.metrics.claim(err)
+		done(g, err)
+	})
+	if c.Wait == 0 && t.takenNow(asked) {
+		return false
+	}
+	return t.start(asked) == nil
+}
+
+// StartRelease is to Release what StartAcquire is to Acquire.
+func (s *session) StartRelease(h leases.Held, done func(error)) bool {
+	if h.Validate() != nil {
+		return false
+	}
+	return s.tenure.startRelease(&request{session: s, done: func(_ leases.Grant, err error) { done(err) }}, h) == nil
 }
 
 func (s *session) Withdraw(ctx context.Context, name string, attempt leases.ID) error {
@@ -109,6 +139,62 @@ func (s *session) Close() error {
 		delete(t.sessions, s.id)
 	}
 	return nil
+}
+
+// request is one call of a session that waits for its answer. The tenure's mutex
+// guards it.
+type request struct {
+	session *session
+	done    func(leases.Grant, error) // nil once it has been called; it must not block
+	timer   *time.Timer               // ends its wait in line; nil: nothing does
+}
+
+// admit notes a request as unanswered, c being its claim, unless its session has
+// ended. It is called with mu held.
+func (t *tenure) admit(r *request, c *claim) error {
+	switch {
+	case t.ctx.Err() != nil:
+		return t.over()
+	case r.session.ctx.Err() != nil:
+		return r.session.Err()
+	}
+	r.session.unanswered[r] = c
+	return nil
+}
+
+// forget lets a request be answered no more. It is called with the tenure's mu held.
+func (r *request) forget() {
+	r.done = nil
+	delete(r.session.unanswered, r)
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+}
+
+// reply answers a request, unless it has been answered. It is called with the
+// tenure's mu held.
+func (r *request) reply(g leases.Grant, err error) {
+	if done := r.done; done != nil {
+		r.forget()
+		done(g, err)
+	}
+}
+
+// answerAll answers what is unanswered when the conversation has ended. At the
+// end of the term the proposer answers everything that it has: it knows best.
+func (s *session) answerAll() {
+	t := s.tenure
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	over := t.ctx.Err() != nil
+	for r, c := range s.unanswered {
+		switch left := c != nil && t.leave(c); {
+		case left && over:
+			r.reply(leases.Grant{}, t.over())
+		case !over:
+			r.reply(leases.Grant{}, unknown(s.ctx))
+		}
+	}
 }
 
 // on hands an event over. It does not block: it is called under the tenure's lock.

@@ -103,10 +103,10 @@ func (t *tenure) propose(op leases.Op, answer fsm.Answer) {
 		switch {
 		case err != nil || r.Outcome != leases.StaleEpoch:
 			answer(r, err)
-		case op.Kind == leases.KindAcquire && t.gone.has(op.Attempt, t.clock.Now()):
+		case op.Kind == leases.KindAcquire && t.gone.has(op.Attempt, t.clock):
 			// Its Withdraw may be in the log already, under the new epoch.
 			answer(leases.Result{}, &leases.NotHeldError{Name: op.Name, Why: leases.WhyWithdrawn})
-		case op.Kind == leases.KindTransfer && t.gone.has(op.Attempt, t.clock.Now()):
+		case op.Kind == leases.KindTransfer && t.gone.has(op.Attempt, t.clock):
 			op.Kind = leases.KindRelease // the same of the heir
 			t.propose(op, answer)
 		default:
@@ -126,12 +126,7 @@ func (t *tenure) decide(ctx context.Context, op leases.Op) (leases.Result, error
 	}
 	done := make(chan outcome, 1)
 	t.mu.Lock()
-	t.propose(op, func(r leases.Result, err error) {
-		if err == nil {
-			t.decided(op, r)
-		}
-		done <- outcome{r, err}
-	})
+	t.proposeEnd(op, func(r leases.Result, err error) { done <- outcome{r, err} })
 	t.mu.Unlock()
 	select {
 	case o := <-done:
@@ -139,6 +134,16 @@ func (t *tenure) decide(ctx context.Context, op leases.Op) (leases.Result, error
 	case <-ctx.Done():
 		return leases.Result{}, unknown(ctx)
 	}
+}
+
+// proposeEnd proposes the end of a lease. It and answer are called with mu held.
+func (t *tenure) proposeEnd(op leases.Op, answer fsm.Answer) {
+	t.propose(op, func(r leases.Result, err error) {
+		if err == nil {
+			t.decided(op, r)
+		}
+		answer(r, err)
+	})
 }
 
 // decided does what the result of a release, withdrawal or break calls for. It
@@ -211,16 +216,34 @@ func (t *tenure) release(ctx context.Context, session leases.ID, h leases.Held) 
 	if err := h.Validate(); err != nil {
 		return err
 	}
-	op := leases.Op{Kind: leases.KindRelease, Name: h.Name, Session: session, Token: h.Token}
-	r, err := t.decide(ctx, op)
-	switch {
-	case err != nil:
-		return err
-	case r.Outcome == leases.Freed:
-		return nil
-	default:
+	r, err := t.decide(ctx, releaseOp(session, h))
+	return released(h, r, err)
+}
+
+func releaseOp(session leases.ID, h leases.Held) leases.Op {
+	return leases.Op{Kind: leases.KindRelease, Name: h.Name, Session: session, Token: h.Token}
+}
+
+// released is how a release is answered.
+func released(h leases.Held, r leases.Result, err error) error {
+	if err == nil && r.Outcome != leases.Freed {
 		return notHeld(h, r.Ending)
 	}
+	return err
+}
+
+// startRelease is release without the wait: r is answered, at the latest when
+// its session ends. An error says that nothing was proposed.
+func (t *tenure) startRelease(r *request, h leases.Held) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.admit(r, nil); err != nil {
+		return err
+	}
+	t.proposeEnd(releaseOp(r.session.id, h), func(result leases.Result, err error) {
+		r.reply(leases.Grant{}, released(h, result, err))
+	})
+	return nil
 }
 
 // find returns the lease of a name, if the table holds one.

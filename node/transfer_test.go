@@ -331,7 +331,7 @@ func TestHeirMeanwhile(t *testing.T) {
 		heir  error // as it is answered
 		stays bool  // in line
 	}
-	var noReply = outcome{heir: leases.ErrUnknownOutcome}
+	noReply := outcome{heir: leases.ErrUnknownOutcome}
 	for _, c := range []struct {
 		what             string
 		meanwhile        func(q *queue)
@@ -342,11 +342,13 @@ func TestHeirMeanwhile(t *testing.T) {
 		{"its conversation ends", func(q *queue) { q.waiter[1].Close() }, noReply, noReply},
 		{
 			"its wait is over", func(*queue) { time.Sleep(11 * time.Second) },
-			outcome{}, outcome{heir: leases.ErrUnavailable},
+			outcome{},
+			outcome{heir: leases.ErrUnavailable},
 		},
 		{
 			"is withdrawn", func(q *queue) { go q.waiter[1].Withdraw(context.Background(), "x", q.claims[1].Attempt) },
-			outcome{}, outcome{heir: leases.ErrNotHeld}, // its Withdraw comes after the grant
+			outcome{},
+			outcome{heir: leases.ErrNotHeld}, // its Withdraw comes after the grant
 		},
 	} {
 		for _, lost := range []error{nil, raft.ErrLeadershipTransferInProgress} {

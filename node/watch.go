@@ -19,7 +19,7 @@ const lookOften = 4
 // its cluster remembers the last changes, so none is asked but this one. It ends
 // with ErrNoQuorum at a member that is cut off.
 func (n *Node) Watch(ctx context.Context, prefix string, from leases.Position, on func(leases.Batch) error) error {
-	if err := validPart("prefix", prefix); err != nil {
+	if err := leases.ValidatePart("prefix", prefix); err != nil {
 		return err
 	}
 	if n.ctx.Err() != nil {

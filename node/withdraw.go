@@ -32,7 +32,7 @@ func (t *tenure) withdraw(ctx context.Context, session leases.ID, name string, a
 // withdrawn returns an error if a claim's attempt was withdrawn. It is called
 // with mu held.
 func (t *tenure) withdrawn(c *claim) error {
-	if !t.gone.has(c.Attempt, t.clock.Now()) {
+	if !t.gone.has(c.Attempt, t.clock) {
 		return nil
 	}
 	return &leases.NotHeldError{Name: c.Name, Why: leases.WhyWithdrawn}
@@ -63,7 +63,8 @@ func (w *withdrawals) add(attempt leases.ID, now clock.Instant) {
 	}
 }
 
-func (w *withdrawals) has(attempt leases.ID, now clock.Instant) bool {
+// has reads the clock only for an attempt that it remembers: it is asked of each claim.
+func (w *withdrawals) has(attempt leases.ID, c clock.Clock) bool {
 	at, ok := w.at[attempt]
-	return ok && now.Sub(at) <= rememberWithdrawn
+	return ok && c.Now().Sub(at) <= rememberWithdrawn
 }

@@ -25,6 +25,7 @@ import (
 type operation struct {
 	data, socket string
 	timeout      time.Duration
+	patient      bool // waits for a leader that does not serve yet, too
 }
 
 func (o *operation) register(fs *pflag.FlagSet) {
@@ -54,7 +55,7 @@ func (o *operation) run(ctx context.Context, call func(context.Context, adminv1.
 	defer cancel()
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		err := call(ctx, adminv1.NewAdminClient(conn))
-		if !errors.Is(err, leases.ErrNoQuorum) && !errors.Is(err, leases.ErrNotLeader) {
+		if !errors.Is(err, leases.ErrNoQuorum) && !errors.Is(err, leases.ErrNotLeader) && !(o.patient && errors.Is(err, leases.ErrUnavailable)) {
 			return err
 		}
 		if !sleep(ctx, pause) {

@@ -22,10 +22,17 @@ const envAnnotation = "env"
 // its value comes from.
 const fromAnnotation = "from"
 
+// typedOnly are the flags that let a command do what it would ask about or
+// refuse: they are said aloud each time.
+var typedOnly = []string{"yes", "now", "force", "holders-stopped"}
+
 // bindEnv gives every flag of fs an environment variable and says so in its
 // help: --max-claims is COORDD_MAX_CLAIMS.
 func bindEnv(fs *pflag.FlagSet) {
 	fs.VisitAll(func(f *pflag.Flag) {
+		if slices.Contains(typedOnly, f.Name) {
+			return
+		}
 		name := envName(f.Name)
 		f.Annotations = map[string][]string{envAnnotation: {name}}
 		f.Usage += " [" + name + "]"

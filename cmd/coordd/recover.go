@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -15,10 +14,10 @@ import (
 
 func newRecover() *cobra.Command {
 	var (
-		data           string
-		yes, stopped   bool
-		out            output
-		nothingChanged = &exit{code: exitUsage, err: errors.New("nothing was changed")}
+		data                string
+		check, yes, stopped bool
+		epoch               uint32
+		out                 output
 	)
 	cmd := &cobra.Command{
 		Use:   "recover",
@@ -26,52 +25,60 @@ func newRecover() *cobra.Command {
 		Long: `Makes the member with that data folder the only one of its cluster, with what its
 log holds. It is the last resort, for when a majority of the members is lost for
 good: as long as they may come back, wait for them. Where several logs are left,
-look at each (answer no) and recover the one that ends with the greatest term,
+look at each with --check and recover the one that ends with the greatest term,
 then the greatest index.
 
 Stop the node first. What the lost members had granted last may be missing in this
 log. So the node, started again, serves only when every lease that it does not
 know must have ended (just over 5 minutes after its start; at once with
 --holders-stopped), and every token that it hands out is greater than all before:
-the epoch is raised by 1024.
+the epoch is raised by 1024. Only what this log does not know of can be greater: if
+this cluster has been recovered before, from another log, give --epoch, greater
+than any that coordd status has ever shown.
 
 The other members must never start again with their old data: empty their folders,
 start them, and they join as new members.
 
-With -o json, which needs --yes, the fields are those of the text.`,
-		Example: `  coordd recover --data /var/lib/coordd
+With -o json, which needs --check or --yes, the fields are cluster, member,
+last_term, last_index, leases, members, epoch, new_epoch, holders_stopped.`,
+		Example: `  coordd recover --data /var/lib/coordd --check
+  coordd recover --data /var/lib/coordd
   coordd recover --data /var/lib/coordd --holders-stopped --yes -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if data == "" {
 				return usagef("--data (or %s) is missing: want the data folder of the member to go on with", envName("data"))
 			}
-			if out.format.value == "json" && !yes {
-				return usagef("-o json needs --yes: nobody can be asked")
+			if out.format.value == "json" && !yes && !check {
+				return usagef("-o json needs --check or --yes: nobody can be asked")
 			}
 			r, err := node.OpenRecovery(data, nil)
 			if err != nil {
 				return err
 			}
 			defer r.Close()
-			view := newRecoveryView(r, stopped)
-			if !yes {
-				view.writeText(cmd.OutOrStdout())
-				if !confirmed(cmd.InOrStdin(), cmd.OutOrStdout(), "Type the member's name to go on: ", r.Name) {
-					return nothingChanged
+			if epoch != 0 {
+				if err := r.Begin(epoch); err != nil {
+					return err
 				}
+			}
+			view := newRecoveryView(r, stopped)
+			if err := out.print(cmd.OutOrStdout(), view); err != nil || check {
+				return err
+			}
+			if !yes && !confirmed(cmd.InOrStdin(), cmd.ErrOrStderr(), "Type the member's name to go on: ", r.Name) {
+				return usagef("nothing was changed: the name was not typed")
 			}
 			if err := r.Apply(stopped); err != nil {
 				return err
 			}
-			if yes {
-				return out.print(cmd.OutOrStdout(), view)
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "Done. Start %s, then the others with empty data folders.\n", r.Name)
+			fmt.Fprintf(cmd.ErrOrStderr(), "Done. Start %s, then the others with empty data folders.\n", r.Name)
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&data, "data", "", "data `folder` of the member to go on with")
+	cmd.Flags().Uint32Var(&epoch, "epoch", 0, "the epoch to begin (default: 1024 after the log's)")
+	cmd.Flags().BoolVar(&check, "check", false, "only look: change nothing")
 	cmd.Flags().BoolVar(&stopped, "holders-stopped", false, "every process that held a lease has stopped: serve without waiting")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	out.register(cmd)

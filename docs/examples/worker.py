@@ -196,7 +196,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1, help="that one step takes")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of finally
-    nodes = Nodes(os.environ.get("COORDD_HTTP", "http://127.0.0.1:7421").split(","))
+    nodes = Nodes(os.environ.get("COORDD_URL", "http://127.0.0.1:7421").split(","))
     try:
         lease = acquire(nodes, args.name, args.ttl, args.wait)
     except Refused as err:

@@ -17,27 +17,35 @@ type disk struct {
 	store     *raft.InmemStore
 	snapshots *raft.InmemSnapshotStore
 	identity  *identity.Memory
+	journal   *journal
 }
 
 func newDisk() *disk {
-	return &disk{store: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore(), identity: identity.NewMemory()}
+	return &disk{
+		store: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore(), identity: identity.NewMemory(),
+		journal: &journal{entries: map[uint64]*raft.Log{}},
+	}
 }
 
 // mount returns the disk as one life of the node sees it. Writes wait for the gate.
 func (d *disk) mount(g *gate) *hook.Storage {
-	m := &mounted{InmemStore: d.store, gate: g}
+	m := &mounted{InmemStore: d.store, gate: g, journal: d.journal}
 	return &hook.Storage{Logs: m, Stable: m, Snapshots: d.snapshots, Identity: d.identity}
 }
 
 type mounted struct {
 	*raft.InmemStore
-	gate *gate
+	gate    *gate
+	journal *journal
 }
 
 func (m *mounted) StoreLog(l *raft.Log) error { return m.StoreLogs([]*raft.Log{l}) }
 
 func (m *mounted) StoreLogs(l []*raft.Log) error {
-	return m.gate.pass(func() error { return m.InmemStore.StoreLogs(l) })
+	return m.gate.pass(func() error {
+		m.journal.add(l)
+		return m.InmemStore.StoreLogs(l)
+	})
 }
 
 func (m *mounted) DeleteRange(first, last uint64) error {

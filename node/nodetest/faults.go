@@ -92,7 +92,9 @@ func (c *Cluster) Restart(i int) {
 // Wipe replaces the disk of a node that is down by an empty one.
 func (c *Cluster) Wipe(i int) {
 	c.Note("wipe %s", c.Host(i))
-	c.members[i].disk = newDisk()
+	fresh := newDisk()
+	fresh.journal = c.members[i].disk.journal
+	c.members[i].disk = fresh
 }
 
 // Stop ends node i in order: it hands its leadership on.

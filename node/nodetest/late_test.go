@@ -8,9 +8,9 @@ import (
 	"github.com/coordd/coordd/leases"
 )
 
-// lateReleases is a network that, for a while, holds every Release and brings it
-// later; meanwhile the client hears nothing of it.
-type lateReleases struct {
+// lateEnds is a network that, for a while, holds every Release and Transfer and
+// brings it later; meanwhile the client hears nothing of it.
+type lateEnds struct {
 	leases.Backend
 	bring sync.WaitGroup
 
@@ -18,14 +18,14 @@ type lateReleases struct {
 	until time.Time
 }
 
-// hold holds the releases that are sent within d from now, until then.
-func (l *lateReleases) hold(d time.Duration) {
+// hold holds what is sent within d from now, until then.
+func (l *lateEnds) hold(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until = time.Now().Add(d)
 }
 
-func (l *lateReleases) Open(ctx context.Context, id leases.ID, on func(leases.Event)) (leases.Session, error) {
+func (l *lateEnds) Open(ctx context.Context, id leases.ID, on func(leases.Event)) (leases.Session, error) {
 	s, err := l.Backend.Open(ctx, id, on)
 	if err != nil {
 		return nil, err
@@ -35,31 +35,51 @@ func (l *lateReleases) Open(ctx context.Context, id leases.ID, on func(leases.Ev
 
 type lateSession struct {
 	leases.Session
-	late *lateReleases
+	late *lateEnds
 	id   leases.ID
 }
 
 func (s *lateSession) Release(ctx context.Context, h leases.Held) error {
+	_, err := s.send(ctx, releasing(h))
+	return err
+}
+
+func (s *lateSession) Transfer(ctx context.Context, h leases.Held, to leases.ID) (bool, error) {
+	return s.send(ctx, transferring(h, to))
+}
+
+// ending is a request that ends a lease.
+type ending func(context.Context, leases.Session) (passedOn bool, err error)
+
+func releasing(h leases.Held) ending {
+	return func(ctx context.Context, s leases.Session) (bool, error) { return false, s.Release(ctx, h) }
+}
+
+func transferring(h leases.Held, to leases.ID) ending {
+	return func(ctx context.Context, s leases.Session) (bool, error) { return s.Transfer(ctx, h, to) }
+}
+
+func (s *lateSession) send(ctx context.Context, e ending) (bool, error) {
 	s.late.mu.Lock()
 	held := time.Until(s.late.until)
 	s.late.mu.Unlock()
 	if held <= 0 {
-		return s.Session.Release(ctx, h)
+		return e(ctx, s.Session)
 	}
-	s.late.bring.Go(func() { s.late.release(held, s.id, h) })
+	s.late.bring.Go(func() { bring(s.late.Backend, held, s.id, e) })
 	<-ctx.Done()
-	return leases.ErrUnknownOutcome
+	return false, leases.ErrUnknownOutcome
 }
 
-// release brings a copy after a time, over whatever conversation there is then.
-func (l *lateReleases) release(after time.Duration, id leases.ID, h leases.Held) {
+// bring brings a copy after a time, over whatever conversation there is then.
+func bring(b leases.Backend, after time.Duration, id leases.ID, e ending) {
 	time.Sleep(after)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	s, err := l.Backend.Open(ctx, id, func(leases.Event) {})
+	s, err := b.Open(ctx, id, func(leases.Event) {})
 	if err != nil {
 		return
 	}
 	defer s.Close()
-	s.Release(ctx, h)
+	_, _ = e(ctx, s)
 }

@@ -3,7 +3,6 @@ package nodetest
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -43,16 +42,16 @@ func (u *turns) follow(ctx context.Context, c *Cluster, node int, from leases.Po
 	})
 }
 
-// ends are the ends of clients while they wait or hold: when, by the true clock.
-type ends struct {
+// deaths are the ends of clients while they wait or hold: when, by the true clock.
+type deaths struct {
 	mu sync.Mutex // guards at
 	at map[string]clock.Instant
 }
 
-func (e *ends) end(c *Cluster, k *Client, how int) {
-	e.mu.Lock()
-	e.at[k.Name] = c.True.Now()
-	e.mu.Unlock()
+func (d *deaths) end(c *Cluster, k *Client, how int) {
+	d.mu.Lock()
+	d.at[k.Name] = c.True.Now()
+	d.mu.Unlock()
 	switch how {
 	case 0:
 		c.Note("%s is closed", k.Name)
@@ -68,13 +67,14 @@ func (e *ends) end(c *Cluster, k *Client, how int) {
 	}
 }
 
+const waiters, doomed = 200, 60
+
 // W2, S45, S55. Two hundred wait for one name; every third of them ends, in one
 // way or another. Within one term they have it in the order in which they came,
 // each release calls one of them, and who is dead keeps it no longer than its
 // first deadline.
 var longLine = scenario{
 	run: func(c *Cluster) {
-		const waiters, doomed = 200, 60
 		ttl := []time.Duration{time.Second, 30 * time.Second}[c.Rand.IntN(2)]
 		c.Note("ttl %v", ttl)
 		leader := c.Leader()
@@ -90,9 +90,10 @@ var longLine = scenario{
 		for i := range waiters {
 			k := c.Client(fmt.Sprintf("w%d", i), ClientConfig{})
 			clients[k.Name] = k
-			came, work := c.some(0, time.Second), c.some(10*time.Millisecond, 60*time.Millisecond)
+			work := c.some(10*time.Millisecond, 60*time.Millisecond)
+			k.connect()
+			time.Sleep(5 * time.Millisecond) // nobody overtakes another on its way
 			everybody.Go(func() {
-				time.Sleep(came)
 				h, err := k.Acquire(ctx, name, client.TTL(ttl))
 				if err != nil {
 					return
@@ -109,6 +110,11 @@ var longLine = scenario{
 			c.Broken("the queue: %w", err)
 			return
 		}
+		for i, w := range line {
+			if w.Owner.Label != fmt.Sprintf("w%d", i) || w.Position != i+1 {
+				c.Broken("%s is told to be number %d, and came as number %d", w.Owner.Label, w.Position, i+1)
+			}
+		}
 		var got turns
 		began, before := c.Claims(name), leases.Position{}
 		if p, err := c.Node(leader).List(context.Background(), "", "", 1); err == nil {
@@ -120,7 +126,7 @@ var longLine = scenario{
 		defer watch.Wait()
 		defer end()
 
-		dead := ends{at: map[string]clock.Instant{}}
+		dead := deaths{at: map[string]clock.Instant{}}
 		for i, place := range c.Rand.Perm(waiters)[:doomed] {
 			k := clients[line[place].Owner.Label]
 			time.AfterFunc(c.some(0, 15*time.Second), func() { dead.end(c, k, i%3) })
@@ -139,7 +145,7 @@ var longLine = scenario{
 		defer got.mu.Unlock()
 		dead.mu.Lock()
 		defer dead.mu.Unlock()
-		c.inTurn(line, got.all, dead.at, leases.Stretch(min(ttl, leases.FirstDeadline)))
+		c.inTurn(got.all, dead.at, leases.Stretch(min(ttl, leases.FirstDeadline)))
 		if called := c.Claims(name) - began; called != len(got.all) {
 			c.Broken("%d claims were proposed for %d grants: a release calls more than one", called, len(got.all))
 		}
@@ -153,24 +159,25 @@ var longLine = scenario{
 	heavy: 20,
 }
 
-// inTurn checks who of a line had the name, in which order, and for how long the
-// dead had it.
-func (c *Cluster) inTurn(line []leases.Waiter, got []turn, dead map[string]clock.Instant, most time.Duration) {
-	last := -1
-	had := map[string]bool{}
+// inTurn checks who of w0, w1, … had the name, in which order, and for how long
+// the dead had it.
+func (c *Cluster) inTurn(got []turn, dead map[string]clock.Instant, most time.Duration) {
+	next := 0
 	for _, u := range got {
-		place := slices.IndexFunc(line, func(w leases.Waiter) bool { return w.Owner.Label == u.who })
-		if place <= last {
-			c.Broken("%s, who came as number %d, has the name after number %d", u.who, place, last)
+		for ; next < waiters && fmt.Sprintf("w%d", next) != u.who; next++ {
+			if _, ok := dead[fmt.Sprintf("w%d", next)]; !ok {
+				c.Broken("w%d was passed over by %s", next, u.who)
+				return
+			}
 		}
-		last, had[u.who] = max(place, last), true
+		next++
 		if died, ok := dead[u.who]; ok && !u.from.Before(died) && (u.until == 0 || u.until.Sub(u.from) > most+250*time.Millisecond) {
 			c.Broken("%s, who is dead, has the name for %v, and may have it for %v", u.who, u.until.Sub(u.from), most)
 		}
 	}
-	for _, w := range line {
-		if _, ok := dead[w.Owner.Label]; !ok && !had[w.Owner.Label] {
-			c.Broken("%s was forgotten", w.Owner.Label)
+	for ; next < waiters; next++ {
+		if _, ok := dead[fmt.Sprintf("w%d", next)]; !ok {
+			c.Broken("w%d was forgotten", next)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coordd/coordd/client"
+	"github.com/coordd/coordd/leases"
 )
 
 // load is a number of workers that want a few names again and again: they wait,
@@ -18,18 +19,30 @@ type load struct {
 	ttl     time.Duration
 	workers sync.WaitGroup
 	stop    context.CancelFunc
+
+	// Where they are not nil: what a worker's requests go to, and how it holds a
+	// lease and gives it back.
+	backend func(leases.Backend) leases.Backend
+	hold    func(context.Context, *Client, *Hold, *rand.Rand)
 }
 
 // startLoad starts workers that go on until the end of the load or of the test.
 func startLoad(c *Cluster, workers, names int, ttl time.Duration) *load {
+	l := &load{c: c, names: names, ttl: ttl}
+	l.start(workers)
+	return l
+}
+
+// start starts the workers.
+func (l *load) start(workers int) {
 	ctx, stop := context.WithCancel(context.Background())
-	l := &load{c: c, names: names, ttl: ttl, stop: stop}
+	c := l.c
+	l.stop = stop
 	for i := range workers {
 		r := rand.New(rand.NewPCG(c.cfg.Seed, uint64(i)+100))
 		l.workers.Go(func() { l.work(ctx, i, r) })
 	}
 	c.t.Cleanup(l.end)
-	return l
 }
 
 // end ends the load. What is held is released first.
@@ -41,7 +54,7 @@ func (l *load) end() {
 func (l *load) work(ctx context.Context, i int, r *rand.Rand) {
 	for life := 0; ctx.Err() == nil; life++ {
 		host := fmt.Sprintf("c%d.%d", i, life)
-		k := l.c.Client(host, ClientConfig{Rate: 1 + (r.Float64()-0.5)*0.01})
+		k := l.c.Client(host, ClientConfig{Rate: 1 + (r.Float64()-0.5)*0.01, Backend: l.backend})
 		for ctx.Err() == nil && r.IntN(20) > 0 {
 			l.once(ctx, k, r)
 		}
@@ -67,6 +80,10 @@ func (l *load) once(ctx context.Context, k *Client, r *rand.Rand) {
 	cancel()
 	if err != nil {
 		pause(ctx, upTo(l.ttl/4))
+		return
+	}
+	if l.hold != nil {
+		l.hold(ctx, k, h, r)
 		return
 	}
 	pause(h.Context(), upTo(2*l.ttl))

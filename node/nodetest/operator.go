@@ -2,11 +2,13 @@ package nodetest
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/coordd/coordd/internal/history"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/transport"
 	peerv1 "github.com/coordd/coordd/transport/api/coordd/peer/v1"
@@ -17,6 +19,7 @@ import (
 type Operator struct {
 	cluster *Cluster
 	host    string
+	late    sync.WaitGroup // copies that are still to come
 
 	mu    sync.Mutex // guards conns
 	conns map[string]*grpc.ClientConn
@@ -31,14 +34,40 @@ func (c *Cluster) Operator(host string) *Operator {
 	return o
 }
 
-// Break asks a node to break a lease, and records it.
-func (o *Operator) Break(ctx context.Context, node int, h leases.Held, now bool) (b leases.Broken, err error) {
+// Break asks a node to break a lease, and records it. If again is not 0 a copy
+// of the request comes so much later, to whoever serves then.
+func (o *Operator) Break(ctx context.Context, node int, h leases.Held, now bool, again time.Duration) (b leases.Broken, err error) {
 	o.cluster.Note("%s breaks %v of %s, now %v, by %s", o.host, h.Token, h.Name, now, o.cluster.Host(node))
 	err = o.cluster.History.Break(h.Name, h.Token, now, func() error {
 		b, err = o.send(ctx, node, h, now)
+		if again != 0 {
+			o.late.Go(func() { o.bring(again, h, now) })
+			err = copied(err)
+		}
 		return err
 	})
+	o.cluster.Note("%s: %+v, %v", o.host, b, err)
 	return b, err
+}
+
+// bring brings a copy of a break.
+func (o *Operator) bring(after time.Duration, h leases.Held, now bool) {
+	time.Sleep(after)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	if node, ok := o.cluster.Serving(); ok {
+		_, err := o.send(ctx, node, h, now)
+		o.cluster.Note("a copy of the break of %v: %v", h.Token, err)
+	}
+}
+
+// copied is the error of a request of which a copy comes later: that may take
+// effect where the first certainly had none.
+func copied(err error) error {
+	if history.OutcomeOf(err) == history.Nothing {
+		return fmt.Errorf("%w: a copy comes later (%w)", leases.ErrUnknownOutcome, err)
+	}
+	return err
 }
 
 // send sends a break once.
@@ -47,8 +76,9 @@ func (o *Operator) send(ctx context.Context, node int, h leases.Held, now bool) 
 	if err != nil {
 		return leases.Broken{}, err
 	}
-	r, err := peerv1.NewPeerClient(conn).Break(ctx, &peerv1.BreakRequest{By: o.cluster.serverID(node), Name: h.Name, Token: uint64(h.Token), Now: now})
-	return leases.Broken{Free: r.GetFree(), AtMost: time.Duration(r.GetAtMostMs()) * time.Millisecond}, transport.FromGRPC(err)
+	by := o.cluster.serverID((node + 1) % o.cluster.Size()) // which passes it on
+	r, err := peerv1.NewPeerClient(conn).Break(ctx, &peerv1.BreakRequest{By: by, Name: h.Name, Token: uint64(h.Token), Now: now})
+	return leases.Broken{Ended: r.GetEnded(), AtMost: time.Duration(r.GetAtMostMs()) * time.Millisecond}, transport.FromGRPC(err)
 }
 
 func (o *Operator) dial(address string) (*grpc.ClientConn, error) {
@@ -64,8 +94,9 @@ func (o *Operator) dial(address string) (*grpc.ClientConn, error) {
 	return conn, err
 }
 
-// Close closes the connections.
+// Close waits for the copies that are still to come and closes the connections.
 func (o *Operator) Close() error {
+	o.late.Wait()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for address, conn := range o.conns {

@@ -283,7 +283,7 @@ func TestWithdrawnNeedsAttemptOver(t *testing.T) { needs(t, withdrawn, rules.Att
 var releasedLate = scenario{
 	run: func(c *Cluster) {
 		const ttl = 10 * time.Second
-		late := &lateReleases{}
+		late := &lateEnds{}
 		a := c.Client("a", ClientConfig{Backend: func(b leases.Backend) leases.Backend { late.Backend = b; return late }})
 		b := c.Client("b", ClientConfig{})
 		held := a.acquire(10*time.Second, ttl)
