@@ -62,19 +62,13 @@ func (c *Client) acquire(ctx context.Context, name string, queue bool, opts []Le
 	for _, opt := range opts {
 		opt(&w)
 	}
-	values := ctx
-	ctx, cancel := bound(ctx, c.waits)
-	defer cancel()
 	for n := 0; ; n++ {
-		sleep(ctx, c.clock, backoff(n, patience(w.ttl)))
+		c.rest(ctx, backoff(n, patience(w.ttl)))
 		claim := leases.Claim{Name: name, Attempt: c.naive.attempt(name, c.session), TTL: w.ttl, Owner: w.owner, Attributes: w.attributes}
 		if err := claim.Validate(); err != nil {
 			return nil, err
 		}
-		a := &attempt{lease: newLease(values, c, claim), queue: queue, onQueued: w.onQueued}
-		if err := c.enter(a.lease); err != nil {
-			return nil, err
-		}
+		a := &attempt{lease: newLease(ctx, c, claim), queue: queue, onQueued: w.onQueued}
 		err := a.run(ctx)
 		switch {
 		case err == nil:
@@ -86,6 +80,15 @@ func (c *Client) acquire(ctx context.Context, name string, queue bool, opts []Le
 	}
 }
 
+// rest sleeps for d, or until ctx ends or Close begins.
+func (c *Client) rest(ctx context.Context, d time.Duration) {
+	if d > 0 {
+		ctx, cancel := bound(ctx, c.waits)
+		defer cancel()
+		sleep(ctx, c.clock, d)
+	}
+}
+
 // attempt is one attempt at a lease, under an id of its own. All that is sent
 // for it before it is granted are copies of one claim. One goroutine has it.
 type attempt struct {
@@ -93,27 +96,26 @@ type attempt struct {
 	queue    bool
 	onQueued func(place int)
 
-	copies  int             // sent so far
-	unsure  int             // of those, how many may have been granted, or may yet be
-	place   int             // in the queue, the last one told; 0: in none
-	word    error           // the newest word on why there is no lease
-	answers chan answer     // of the copies
-	ctx     context.Context // theirs
-}
-
-// answer is what became of one copy.
-type answer struct {
-	copy  int
-	grant leases.Grant
-	err   error
+	copies int             // sent so far
+	ctx    context.Context // theirs
+	sent   clock.Instant   // when the newest was
+	unsure int             // how many may have been granted, or may yet be
+	place  int             // in the queue, the last one told; 0: in none
+	word   error           // the newest word on why there is no lease
 }
 
 // run returns nil once the lease is held. Else it leaves nothing behind.
 func (a *attempt) run(ctx context.Context) error {
 	c := a.lease.client
-	copies, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	a.ctx, a.answers = copies, make(chan answer)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	a.lease.endWait = cancel
+	if err := c.enter(a.lease); err != nil {
+		return err
+	}
+	copies, end := c.naive.copies(ctx, c.ctx)
+	defer end()
+	a.ctx = copies
 	for tries := 0; ctx.Err() == nil; {
 		s, err := c.conversation.with(ctx)
 		if err == nil {
@@ -148,20 +150,13 @@ func (a *attempt) send(ctx context.Context, s leases.Session) {
 	if a.queue {
 		claim.Wait = wait(ctx)
 	}
-	select {
-	case <-a.lease.queued: // a word on an earlier copy
-	default:
-	}
 	a.copies++
 	a.unsure++
 	n := a.copies
-	a.lease.step((*holder).attempted)
+	a.sent = a.lease.attempted()
 	a.lease.client.spawn(func() {
 		g, err := s.Acquire(a.ctx, claim)
-		select {
-		case a.answers <- answer{n, g, err}:
-		case <-a.ctx.Done():
-		}
+		a.lease.post(func(in *inbox) { in.answers = append(in.answers, answer{n, g, err}) })
 	})
 }
 
@@ -189,49 +184,67 @@ func left(ctx context.Context) time.Duration {
 // await waits for what becomes of the newest copy, sent over s. A grant counts
 // whichever copy it answers.
 func (a *attempt) await(ctx context.Context, s leases.Session) error {
-	c, usual := a.lease.client, patience(a.lease.claim.TTL)
-	talk, began, queued := c.conversation, c.clock.Now(), false
-	inTime := func() bool { return queued || c.clock.Now().Sub(began) <= usual }
+	l, c, usual := a.lease, a.lease.client, patience(a.lease.claim.TTL)
+	talk, began, queued := c.conversation, time.Now(), false
+	// That is by Go's clock, as in ask: it costs little to read.
+	inTime := func() bool { return queued || time.Since(began) <= usual }
 	limit := talk.stretched(usual)
-	silence := time.NewTimer(limit)
-	defer silence.Stop()
+	until := a.sent.Add(limit)
+	c.silences.watch(&l.silence, until)
+	defer c.silences.forget(&l.silence)
 	for {
 		select {
-		case r := <-a.answers:
-			if r.err == nil || harmless(r.err) {
-				a.unsure--
-			}
-			if r.err != nil && r.copy != a.copies {
-				continue // displaced by the newest, or of a conversation that is over
-			}
-			talk.answered(s, r.err, inTime())
-			switch {
-			case r.err == nil:
-				return a.granted(ctx, r.grant)
-			case errors.Is(r.err, leases.ErrNotHeld):
-				return fmt.Errorf("%w: %w", errAttemptOver, r.err)
-			}
-			return r.err
-		case place := <-a.lease.queued:
-			talk.answered(s, nil, inTime())
-			queued = true
-			silence.Reset(quiet + rand.N(quiet))
-			a.stands(place)
-		case <-silence.C:
-			switch {
-			case queued && left(ctx) <= 2*lastWord:
-				continue // the last word is under way
-			case queued:
-				return errQuiet
-			}
-			talk.unanswered(s, limit)
-			return fmt.Errorf("%w: no answer within %v", leases.ErrUnknownOutcome, limit)
-		case <-s.Done():
-			return fmt.Errorf("%w: the conversation broke: %v", leases.ErrUnknownOutcome, s.Err())
+		case <-l.wake:
 		case <-ctx.Done():
 			return errEnded
 		}
+		in := l.read()
+		r, answered := a.count(in.answers)
+		switch {
+		case answered && ctx.Err() != nil && !certain(r.err):
+			return errEnded // which is all that it says
+		case answered:
+			talk.answered(s, r.err, inTime())
+			return a.answered(ctx, r)
+		case in.place != 0:
+			talk.answered(s, nil, inTime())
+			queued = true
+			until = c.clock.Now().Add(quiet + rand.N(quiet))
+			c.silences.watch(&l.silence, until)
+			a.stands(in.place)
+		case !in.silent || c.clock.Now().Before(until):
+		case !queued:
+			talk.unanswered(s, limit)
+			return fmt.Errorf("%w: no answer within %v", leases.ErrUnknownOutcome, limit)
+		case left(ctx) > 2*lastWord: // else the last word is under way
+			return errQuiet
+		}
 	}
+}
+
+// count takes note of answers. It returns the one that counts, if there is one:
+// the others are displaced by the newest, or of a conversation that is over.
+func (a *attempt) count(all []answer) (counts answer, ok bool) {
+	for _, r := range all {
+		if r.err == nil || harmless(r.err) {
+			a.unsure--
+		}
+		if r.err == nil || r.copy == a.copies && !ok {
+			counts, ok = r, true
+		}
+	}
+	return counts, ok
+}
+
+// answered takes the answer that counts.
+func (a *attempt) answered(ctx context.Context, r answer) error {
+	switch {
+	case r.err == nil:
+		return a.granted(ctx, r.grant)
+	case errors.Is(r.err, leases.ErrNotHeld):
+		return fmt.Errorf("%w: %w", errAttemptOver, r.err)
+	}
+	return r.err
 }
 
 // stands takes the place in the queue.
@@ -248,23 +261,29 @@ func (a *attempt) stands(place int) {
 // granted takes a grant, and waits until it is believed in or over.
 func (a *attempt) granted(ctx context.Context, g leases.Grant) error {
 	l := a.lease
-	renewer := l.client.renewer
-	switch l.step(func(h *holder, now clock.Instant) verdict {
+	l.step(func(h *holder, now clock.Instant) verdict {
 		l.loose = a.unsure > 0
-		return h.granted(g, now)
-	}) {
-	case believe:
-		renewer.keep(l, l.Deadline().Add(period(l.claim.TTL)-leases.Shrink(l.claim.TTL)))
-	case send:
-		renewer.keep(l, l.client.clock.Now())
-	}
-	select {
-	case <-l.believed:
-		return nil
-	case <-l.ended:
-		return fmt.Errorf("%w: its grant was not confirmed: %w", errAttemptOver, context.Cause(l.ctx))
-	case <-ctx.Done():
-		return errEnded
+		v := h.granted(g, now)
+		switch v {
+		case believe:
+			l.client.renewer.keep(l, h.since.Add(period(h.ttl)))
+		case send:
+			l.client.renewer.keep(l, now)
+		}
+		return v
+	})
+	for {
+		switch stage, why := l.stage(); stage {
+		case held:
+			return nil
+		case over:
+			return fmt.Errorf("%w: its grant was not confirmed: %w", errAttemptOver, why)
+		}
+		select {
+		case <-l.wake:
+		case <-ctx.Done():
+			return errEnded
+		}
 	}
 }
 
@@ -296,12 +315,12 @@ func (a *attempt) quit(err error) error {
 func (a *attempt) linger(err error) error {
 	for {
 		select {
-		case r := <-a.answers:
-			if r.err == nil {
-				return a.granted(a.ctx, r.grant)
-			}
+		case <-a.lease.wake:
 		case <-a.lease.settled:
 			return err
+		}
+		if r, ok := a.count(a.lease.read().answers); ok && r.err == nil {
+			return a.granted(a.ctx, r.grant)
 		}
 	}
 }

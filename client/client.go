@@ -43,6 +43,8 @@ type Client struct {
 	directory    leases.Directory
 	conversation *conversation
 	renewer      *renewer
+	deadlines    *watcher // of the leases believed in
+	silences     *watcher // of the attempts that wait for a word
 	naive        naive
 	conn         io.Closer // what Dial made; nil: the backend is not ours to close
 
@@ -50,14 +52,13 @@ type Client struct {
 	stop    context.CancelCauseFunc
 	waits   context.Context // ends when Close begins
 	endWait context.CancelCauseFunc
-	running sync.WaitGroup // every goroutine of the client's
+	running sync.WaitGroup // every goroutine of the client's, but for alarms that ring
 
 	// mu guards what follows. It may be taken under a lease's, not around one.
-	mu       sync.Mutex
-	closing  bool
-	stopped  bool
-	unended  map[*Lease]struct{} // all but the settled ones
-	attempts map[leases.ID]*Lease
+	mu      sync.Mutex
+	closing bool
+	stopped bool
+	unended map[leases.ID]*Lease // by attempt, all but the settled ones
 
 	closed   chan struct{} // closed when Close has done its work
 	closeErr error         // of that, once closed
@@ -87,8 +88,7 @@ func newClient(b leases.Backend, o options) *Client {
 	c := &Client{
 		options:   o,
 		directory: b,
-		unended:   map[*Lease]struct{}{},
-		attempts:  map[leases.ID]*Lease{},
+		unended:   map[leases.ID]*Lease{},
 		naive:     naive{rules: o.rules},
 		closed:    make(chan struct{}),
 	}
@@ -96,6 +96,8 @@ func newClient(b leases.Backend, o options) *Client {
 	c.waits, c.endWait = context.WithCancelCause(c.ctx)
 	c.conversation = newConversation(c, b)
 	c.renewer = newRenewer(c)
+	c.deadlines = newWatcher(c.clock, func(l *Lease) { l.step((*holder).lapse) }) // which looks whether it is so
+	c.silences = newWatcher(c.clock, func(l *Lease) { l.post(func(in *inbox) { in.silent = true }) })
 	return c
 }
 
@@ -134,14 +136,34 @@ func (c *Client) spawn(f func()) bool {
 	return true
 }
 
-// part makes the last request about l, over and over until it is answered, or
-// nothing can be left of the lease, and then calls done. It may be called with
-// l's mutex held; done is not.
+// part lets the last request about l be made over and over until it is answered,
+// or nothing can be left of the lease, and then done be called. It may be called
+// with l's mutex held; done is not.
 func (c *Client) part(l *Lease, r request, done func(error)) {
+	c.partLater(l, r, done, leases.Stretch(l.claim.TTL), 0)
+}
+
+// partNow is part, but makes the request once itself, until ctx ends: mostly
+// nothing is left to do then. It is called without l's mutex.
+func (c *Client) partNow(ctx context.Context, l *Lease, r request, done func(error)) {
+	began, tries := time.Now(), 0
+	if ctx.Err() == nil {
+		if err := c.conversation.ask(ctx, patience(l.claim.TTL), r); final(err) {
+			done(err)
+			return
+		} else if ctx.Err() == nil {
+			tries++
+		}
+	}
+	c.partLater(l, r, done, leases.Stretch(l.claim.TTL)-time.Since(began), tries)
+}
+
+// partLater is part for d at most, where the request was made tries times.
+func (c *Client) partLater(l *Lease, r request, done func(error), d time.Duration, tries int) {
 	if !c.spawn(func() {
-		ctx, cancel := context.WithTimeout(c.ctx, leases.Stretch(l.claim.TTL))
+		ctx, cancel := context.WithTimeout(c.ctx, d)
 		defer cancel()
-		done(c.conversation.until(ctx, patience(l.claim.TTL), r))
+		done(c.conversation.until(ctx, patience(l.claim.TTL), r, tries))
 	}) {
 		c.settle(l, errClosed)
 	}
@@ -154,8 +176,7 @@ func (c *Client) enter(l *Lease) error {
 	if c.closing {
 		return errClosed
 	}
-	c.unended[l] = struct{}{}
-	c.attempts[l.claim.Attempt] = l
+	c.unended[l.claim.Attempt] = l
 	return nil
 }
 
@@ -163,12 +184,13 @@ func (c *Client) enter(l *Lease) error {
 func (c *Client) settle(l *Lease, outcome error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.unended[l]; !ok {
+	select {
+	case <-l.settled:
 		return
+	default:
 	}
-	delete(c.unended, l)
-	if c.attempts[l.claim.Attempt] == l {
-		delete(c.attempts, l.claim.Attempt)
+	if c.unended[l.claim.Attempt] == l {
+		delete(c.unended, l.claim.Attempt)
 	}
 	l.outcome = outcome
 	close(l.settled)
@@ -179,10 +201,10 @@ func (c *Client) hear(e leases.Event) {
 	switch e := e.(type) {
 	case leases.Queued:
 		c.mu.Lock()
-		l := c.attempts[e.Attempt]
+		l := c.unended[e.Attempt]
 		c.mu.Unlock()
 		if l != nil {
-			l.standing(e.Position)
+			l.post(func(in *inbox) { in.place = e.Position })
 		}
 	case leases.Ended:
 		if !errors.Is(e.Err, leases.ErrNotHeld) {
@@ -206,7 +228,7 @@ func (c *Client) all() []*Lease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := make([]*Lease, 0, len(c.unended))
-	for l := range c.unended {
+	for _, l := range c.unended {
 		all = append(all, l)
 	}
 	return all
@@ -217,7 +239,7 @@ func (c *Client) urgency() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d := maxPatience
-	for l := range c.unended {
+	for _, l := range c.unended {
 		d = min(d, patience(l.claim.TTL))
 	}
 	return d

@@ -34,11 +34,19 @@ func (c *Client) Close(ctx context.Context) error {
 	c.endWait(errClosed)
 	all := c.all() // no other will come
 	for _, l := range all {
-		l.cancel(fmt.Errorf("%w: the lease is to be released", errClosed))
+		l.endWait(errClosed)
+		l.closing()
 	}
 	c.closeErr = drain(ctx, all)
 	c.shut()
 	return c.closeErr
+}
+
+// closing ends the lease's context: it is to be released.
+func (l *Lease) closing() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end(fmt.Errorf("%w: the lease is to be released", errClosed))
 }
 
 // drain waits until all of the leases have settled.
@@ -74,7 +82,7 @@ func (l *Lease) left() error {
 	switch {
 	case (l.holder.stage == held || l.holder.owed) && !l.releasing:
 		why = "its work has not ended"
-	case l.timer == nil:
+	case l.holder.deadline == 0:
 		why = "its withdrawal is not answered"
 	}
 	return fmt.Errorf("lease %q, token %v, lapses within %v: %s", l.Name(), l.holder.token, leases.Stretch(l.claim.TTL), why)
@@ -90,6 +98,9 @@ func (c *Client) shut() {
 	c.mu.Unlock()
 	c.stop(errClosed)
 	c.running.Wait()
+	c.deadlines.stop()
+	c.silences.stop()
+	c.renewer.stop()
 	c.conversation.close()
 	if c.conn != nil {
 		if err := c.conn.Close(); err != nil {

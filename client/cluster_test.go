@@ -603,7 +603,7 @@ func closing(t *testing.T, c *Client) {
 	if err := c.Close(ctx); err != nil {
 		t.Errorf("Close: got %v, want nil", err)
 	}
-	if n := len(c.renewer.due); n != 0 {
+	if n := len(c.renewer.due.turns); n != 0 {
 		t.Errorf("%d leases are still to be renewed after Close, want none", n)
 	}
 }

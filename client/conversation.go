@@ -183,17 +183,15 @@ func (c *conversation) open(tried chan struct{}, failed int) {
 // leases.ErrUnknownOutcome if there is no answer within d; then, as after an
 // answer that calls for it, the next request goes over a new session.
 func (c *conversation) ask(ctx context.Context, d time.Duration, r request) error {
-	search, cancel := context.WithTimeout(ctx, 2*d)
-	defer cancel()
-	s, err := c.with(search)
+	s, err := c.find(ctx, 2*d)
 	if err != nil {
 		return err
 	}
 	limited, cancel := context.WithTimeout(ctx, c.stretched(d))
 	defer cancel()
-	began := c.client.clock.Now()
+	began := time.Now() // by the clock that the limit goes by
 	err = r(limited, s)
-	took := c.client.clock.Now().Sub(began)
+	took := time.Since(began)
 	switch {
 	case err == nil || ctx.Err() == nil && limited.Err() == nil:
 		c.answered(s, err, took <= d)
@@ -203,9 +201,21 @@ func (c *conversation) ask(ctx context.Context, d time.Duration, r request) erro
 	return err
 }
 
-// until makes a request until it is answered for good, ctx ends or the backend is closed.
-func (c *conversation) until(ctx context.Context, d time.Duration, r request) error {
-	for n := 1; ; n++ {
+// find is with, for d at most.
+func (c *conversation) find(ctx context.Context, d time.Duration) (leases.Session, error) {
+	if s, _, err := c.current(); s != nil || err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return c.with(ctx)
+}
+
+// until makes a request, which was made tries times, until it is answered for
+// good, ctx ends or the backend is closed.
+func (c *conversation) until(ctx context.Context, d time.Duration, r request, tries int) error {
+	for {
+		sleep(ctx, c.client.clock, backoff(tries, d))
 		err := c.ask(ctx, d, r)
 		if final(err) || ctx.Err() != nil {
 			return err
@@ -213,7 +223,7 @@ func (c *conversation) until(ctx context.Context, d time.Duration, r request) er
 		if _, closed := c.without(); closed {
 			return err
 		}
-		sleep(ctx, c.client.clock, backoff(n, d))
+		tries++
 	}
 }
 

@@ -12,26 +12,31 @@ import (
 // Lease is a lease that is held, or was. It renews itself until it is released
 // or its client is closed. It is safe for concurrent use.
 type Lease struct {
-	client *Client
-	claim  leases.Claim
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-
-	queued   chan int      // the newest place in the queue
-	renewed  chan struct{} // see Renewed
-	believed chan struct{} // closed once the lease is held
-	ended    chan struct{} // closed once it is over
-	settled  chan struct{} // closed once the cluster need not be told anything more
-	outcome  error         // of the release, once settled
-	passedOn bool          // by it to an heir, once settled
+	client   *Client
+	claim    leases.Claim
+	values   context.Context         // ctx has them
+	endWait  context.CancelCauseFunc // ends its attempt's wait
+	wake     chan struct{}           // has a value where the inbox or the stage may have changed
+	renewed  chan struct{}           // see Renewed
+	settled  chan struct{}           // closed once the cluster need not be told anything more
+	outcome  error                   // of the release, once settled
+	passedOn bool                    // by it to an heir, once settled
 
 	// mu guards what follows. Whether an answer counts is decided under it, and
 	// so is the end of the lease before a Withdraw, Release or Transfer is sent.
 	mu        sync.Mutex
 	holder    holder
-	timer     *clock.Timer // at the deadline, once there is one
-	loose     bool         // of a lease that is held: some copy of its claim was not answered
+	inbox     inbox // of its attempt
+	loose     bool  // of a lease that is held: some copy of its claim was not answered
 	releasing bool
+	ctx       context.Context // nil until it is asked for
+	cancel    context.CancelCauseFunc
+	cause     error // of ctx's end, asked for or not
+
+	// Each is guarded by its watcher, or the renewer.
+	lapse   turn
+	silence turn
+	renewal renewal
 }
 
 type leaseKey struct{}
@@ -47,17 +52,15 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 // are those that its context has.
 func newLease(values context.Context, c *Client, claim leases.Claim) *Lease {
 	l := &Lease{
-		client:   c,
-		claim:    claim,
-		queued:   make(chan int, 1),
-		renewed:  make(chan struct{}, 1),
-		believed: make(chan struct{}),
-		ended:    make(chan struct{}),
-		settled:  make(chan struct{}),
-		holder:   holder{name: claim.Name, ttl: claim.TTL, rules: c.rules},
+		client:  c,
+		claim:   claim,
+		values:  values,
+		wake:    make(chan struct{}, 1),
+		renewed: make(chan struct{}, 1),
+		settled: make(chan struct{}),
+		holder:  holder{name: claim.Name, ttl: claim.TTL, rules: c.rules},
 	}
-	values = context.WithValue(context.WithoutCancel(values), leaseKey{}, l)
-	l.ctx, l.cancel = context.WithCancelCause(values)
+	l.lapse.lease, l.silence.lease, l.renewal.lease = l, l, l
 	return l
 }
 
@@ -94,16 +97,40 @@ func (l *Lease) Renewed() <-chan struct{} { return l.renewed }
 // the lease: then there is a *leases.NotHeldError with leases.WhyBroken in a
 // cause that matches leases.ErrLost, and nobody else gets the name before it is
 // released, or its deadline has passed.
-func (l *Lease) Context() context.Context { return l.ctx }
+func (l *Lease) Context() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx == nil {
+		values := context.WithValue(context.WithoutCancel(l.values), leaseKey{}, l)
+		l.ctx, l.cancel = context.WithCancelCause(values)
+		if l.cause != nil {
+			l.cancel(l.cause)
+		}
+	}
+	return l.ctx
+}
+
+// end ends the context. It is called with mu held.
+func (l *Lease) end(cause error) {
+	if l.cause != nil {
+		return
+	}
+	l.cause = cause
+	if l.ctx != nil {
+		l.cancel(cause)
+	}
+}
 
 // Done is closed when Context ends.
-func (l *Lease) Done() <-chan struct{} { return l.ctx.Done() }
+func (l *Lease) Done() <-chan struct{} { return l.Context().Done() }
 
 // Err is nil until Context has ended, and then its cause. It reads the clock:
 // it is not nil after the deadline even if Done has not been closed yet.
 func (l *Lease) Err() error {
 	l.step((*holder).lapse)
-	return context.Cause(l.ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
 }
 
 // step lets an event happen and does what the holder then asks for; a renewal
@@ -123,26 +150,17 @@ func (l *Lease) step(event func(*holder, clock.Instant) verdict) verdict {
 	return v
 }
 
-// arm sets the timer to a new deadline. It is called with mu held.
+// arm sets a new deadline. It is called with mu held.
 func (l *Lease) arm() {
-	at := l.holder.deadline
-	if l.timer == nil {
-		close(l.believed)
-	}
-	// A timer that has just fired finds that the lease has not lapsed.
-	if l.timer == nil || !l.timer.Reset(at) {
-		l.timer = clock.AfterFunc(l.client.clock, at, func() { l.step((*holder).lapse) })
-	}
-	select {
-	case l.renewed <- struct{}{}:
-	default:
-	}
+	l.client.deadlines.watch(&l.lapse, l.holder.deadline)
+	signal(l.wake)
+	signal(l.renewed)
 }
 
 // finish does what the end of the lease asks for. It is called with mu held.
 func (l *Lease) finish() {
-	close(l.ended)
-	l.cancel(l.holder.why)
+	signal(l.wake)
+	l.end(l.holder.why)
 	l.client.renewer.drop(l)
 	if !l.holder.owed {
 		l.settle()
@@ -153,13 +171,23 @@ func (l *Lease) finish() {
 // of an attempt that was never believed in is the attempt's. It is called with
 // mu held.
 func (l *Lease) settle() {
-	if l.timer == nil {
+	if l.holder.deadline == 0 {
 		return
 	}
-	l.timer.Stop()
+	l.client.deadlines.forget(&l.lapse)
 	if !l.releasing {
 		l.client.settle(l, nil)
 	}
+}
+
+// attempted notes that a copy of the claim is about to be sent, and when.
+func (l *Lease) attempted() (sent clock.Instant) {
+	l.step(func(h *holder, now clock.Instant) verdict {
+		sent = now
+		l.inbox.place, l.inbox.silent = 0, false // of an earlier copy
+		return h.attempted(now)
+	})
+	return sent
 }
 
 // unanswered notes that nothing is known of a renewal.
@@ -180,17 +208,9 @@ func news(of leases.Held, err error, event func(*holder, error, clock.Instant) v
 	}
 }
 
-// standing takes the place in the queue. Only the newest one is kept.
-func (l *Lease) standing(place int) {
-	for {
-		select {
-		case l.queued <- place:
-			return
-		default:
-		}
-		select {
-		case <-l.queued:
-		default:
-		}
-	}
+// stage is how far it has come and, once it is over, why.
+func (l *Lease) stage() (stage, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holder.stage, l.holder.why
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"encoding/binary"
 	"sync"
 
@@ -33,6 +34,15 @@ func (n *naive) attempt(name string, session leases.ID) leases.ID {
 	id := session
 	binary.BigEndian.PutUint64(id[8:], n.counter)
 	return id
+}
+
+// copies returns the context of the copies of a claim, which ends when ctx does,
+// and what ends it where it does not.
+func (n *naive) copies(ctx, client context.Context) (context.Context, context.CancelFunc) {
+	if n.rules.On(rules.AttemptOver) {
+		return ctx, func() {}
+	}
+	return context.WithCancel(client)
 }
 
 // releasing notes that the release of l is being sent.

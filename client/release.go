@@ -41,8 +41,12 @@ func (l *Lease) Transfer(ctx context.Context, to leases.ID) (bool, error) {
 }
 
 func (l *Lease) giveBack(ctx context.Context, to leases.ID) (passedOn bool, err error) {
-	if err := l.release(to); err != nil {
+	request, err := l.release(to)
+	if err != nil {
 		return false, fmt.Errorf("release: %w", err)
+	}
+	if request != nil {
+		l.client.partNow(ctx, l, request, l.released)
 	}
 	select {
 	case <-l.settled:
@@ -58,13 +62,13 @@ func (l *Lease) giveBack(ctx context.Context, to leases.ID) (passedOn bool, err 
 	}
 }
 
-// release ends the lease and begins to tell the cluster, once. A heir of zero is
-// none.
-func (l *Lease) release(heir leases.ID) error {
+// release ends the lease and returns the request that tells the cluster; nil: that
+// is under way. A heir of zero is none.
+func (l *Lease) release(heir leases.ID) (request, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.releasing {
-		return nil
+		return nil, nil
 	}
 	before := l.holder.stage
 	l.releasing = l.holder.release(l.client.clock.Now())
@@ -80,11 +84,10 @@ func (l *Lease) release(heir leases.ID) error {
 		if errors.Is(err, leases.ErrExpired) {
 			err = fmt.Errorf("%w: %w", &leases.NotHeldError{Name: l.Name(), Token: l.holder.token, Why: leases.WhyExpired}, err)
 		}
-		return err
+		return nil, err
 	}
 	l.client.naive.releasing(l)
-	l.client.part(l, l.sendRelease(heir), l.released)
-	return nil
+	return l.sendRelease(heir), nil
 }
 
 // released takes what became of the release.

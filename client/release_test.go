@@ -109,6 +109,52 @@ func TestReleaseGoesOnBeyondItsContext(t *testing.T) {
 	})
 }
 
+// The first request ends with the caller's wait; it is made anew without it.
+func TestReleaseOutlivesItsContext(t *testing.T) {
+	for name, f := range map[string]fault{"on its way": {late: 3 * time.Second}, "carried out": {slow: 3 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, c *cluster) {
+				a := c.client()
+				defer closing(t, a)
+				l := acquire(t, a, "x")
+				c.set(first(1, "release", f))
+				err := l.Release(within(t, 500*time.Millisecond))
+				mustBe(t, "Release", err, leases.ErrUnknownOutcome, context.DeadlineExceeded)
+				if got := time.Since(epoch); got != 500*time.Millisecond {
+					t.Errorf("Release took %v, want as long as its context", got)
+				}
+				if err := l.Release(t.Context()); err != nil {
+					t.Errorf("another Release: got %v, want nil", err)
+				}
+				if n := len(c.made("release")); n != 2 || c.holder("x") != 0 || c.opened != 1 {
+					t.Errorf("%d releases over %d conversations, held under %v, want 2 over 1, 0", n, c.opened, c.holder("x"))
+				}
+			})
+		})
+	}
+}
+
+// A Close whose time is over ends a Release that waits for its answer.
+func TestReleaseEndsWithItsClient(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		l := acquire(t, a, "x")
+		c.set(on("release", fault{lost: true}))
+		released := make(chan error)
+		go func() { released <- l.Release(context.Background()) }()
+		time.Sleep(100 * time.Millisecond)
+		mustBe(t, "Close", a.Close(within(t, 100*time.Millisecond)), context.DeadlineExceeded)
+		synctest.Wait()
+		select {
+		case err := <-released:
+			mustBe(t, "Release", err, leases.ErrClosed)
+		default:
+			t.Error("Release waits on after Close has returned")
+			<-released
+		}
+	})
+}
+
 func TestReleaseNeverAnswered(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		a := c.client()

@@ -20,104 +20,76 @@ const maxBatch = 1024
 // the same time in one request. A request without an answer holds up no other.
 type renewer struct {
 	client *Client
-	wake   chan struct{} // tells run to look again
 
-	mu      sync.Mutex // guards what follows; nothing is called with it held
-	started bool
-	due     map[*Lease]*turn
+	mu  sync.Mutex // guards what follows; nothing is called with it held. It may be taken under a lease's
+	due agenda     // those that are not being asked for
 }
 
-// turn is when a lease is to be renewed next.
-type turn struct {
-	at     clock.Instant
-	tries  int  // since its last answer
-	flying bool // a request is under way
+// renewal is a lease's next renewal.
+type renewal struct {
+	turn
+	kept  bool
+	tries int // since its last answer
 }
 
 func newRenewer(c *Client) *renewer {
-	return &renewer{client: c, wake: make(chan struct{}, 1), due: map[*Lease]*turn{}}
+	r := &renewer{client: c}
+	r.due = agenda{clock: c.clock, look: r.look}
+	return r
 }
 
 // period is when a lease of that TTL is to be renewed, after the sending that
 // it counts from.
 func period(ttl time.Duration) time.Duration { return ttl/3 - rand.N(ttl/30) }
 
-// keep begins to renew l, at once if it is to be confirmed.
+// keep begins to renew l, at once if it is to be confirmed. It is called with l's
+// mutex held.
 func (r *renewer) keep(l *Lease, at clock.Instant) {
 	r.mu.Lock()
-	r.due[l] = &turn{at: at}
-	start := !r.started
-	r.started = true
-	r.mu.Unlock()
-	if start {
-		r.client.spawn(r.run)
-	}
-	r.look()
+	defer r.mu.Unlock()
+	l.renewal.kept = true
+	r.due.put(&l.renewal.turn, at)
 }
 
 // drop ends the renewals of l.
 func (r *renewer) drop(l *Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.due, l)
+	l.renewal.kept = false
+	r.due.drop(&l.renewal.turn)
 }
 
-func (r *renewer) look() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (r *renewer) run() {
-	c := r.client
-	for {
-		batch, next := r.take(c.clock.Now())
-		for part := range slices.Chunk(batch, maxBatch) {
-			c.spawn(func() { r.renew(part) })
-		}
-		timer := clock.AfterFunc(c.clock, next, r.look)
-		select {
-		case <-r.wake:
-			timer.Stop()
-		case <-c.ctx.Done():
-			timer.Stop()
-			return
-		}
-	}
-}
-
-// take returns the leases to renew now and the instant to look again. As soon
-// as one is due, those that are nearly due go with it.
-func (r *renewer) take(now clock.Instant) (batch []*Lease, next clock.Instant) {
+func (r *renewer) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	next = now.Add(leases.MaxTTL)
-	for _, t := range r.due {
-		if !t.flying {
-			next = min(next, t.at)
+	r.due.stop()
+}
+
+// look is what the alarm calls.
+func (r *renewer) look() {
+	for part := range slices.Chunk(r.take(r.client.clock.Now()), maxBatch) {
+		r.client.spawn(func() { r.renew(part) })
+	}
+}
+
+// take returns the leases to renew now. As soon as one is due, those that come
+// next go with it: all that are due within a twelfth of its TTL.
+func (r *renewer) take(now clock.Instant) (batch []*Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	then := now
+	for t := r.due.take(then); t != nil; t = r.due.take(then) {
+		if len(batch) == 0 {
+			then = now.Add(t.lease.claim.TTL / 12)
 		}
+		batch = append(batch, t.lease)
 	}
-	if now.Before(next) {
-		return nil, next
-	}
-	next = now.Add(leases.MaxTTL)
-	for l, t := range r.due {
-		switch {
-		case t.flying:
-		case t.at <= now.Add(l.claim.TTL/12):
-			t.flying = true
-			batch = append(batch, l)
-		default:
-			next = min(next, t.at)
-		}
-	}
-	return batch, next
+	r.due.rang()
+	return batch
 }
 
 // renew makes one request for a batch.
 func (r *renewer) renew(batch []*Lease) {
-	defer r.look()
 	c := r.client
 	first, last := batch[0].claim.TTL, batch[0].claim.TTL
 	for _, l := range batch {
@@ -187,22 +159,23 @@ func (r *renewer) answer(l *Lease, sent clock.Instant, err error) {
 
 // next sets the turn of a lease whose renewal, sent at sent, was answered.
 func (r *renewer) next(l *Lease, sent clock.Instant) {
-	r.turn(l, func(t *turn) { t.at, t.tries = sent.Add(period(l.claim.TTL)), 0 })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.renewal.tries = 0
+	r.turn(l, sent.Add(period(l.claim.TTL)))
 }
 
 // again sets the turn of a lease whose renewal was not.
 func (r *renewer) again(l *Lease) {
-	r.turn(l, func(t *turn) {
-		t.tries++
-		t.at = r.client.clock.Now().Add(backoff(t.tries, patience(l.claim.TTL)))
-	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.renewal.tries++
+	r.turn(l, r.client.clock.Now().Add(backoff(l.renewal.tries, patience(l.claim.TTL))))
 }
 
-func (r *renewer) turn(l *Lease, set func(*turn)) {
-	r.mu.Lock()
-	if t := r.due[l]; t != nil { // it may have been dropped meanwhile
-		t.flying = false
-		set(t)
+// turn is called with mu held.
+func (r *renewer) turn(l *Lease, at clock.Instant) {
+	if l.renewal.kept { // it may have been dropped meanwhile
+		r.due.put(&l.renewal.turn, at)
 	}
-	r.mu.Unlock()
 }

@@ -71,6 +71,36 @@ func TestRenewalsGoTogether(t *testing.T) {
 	})
 }
 
+// Leases of different TTLs are all renewed in time, many in one request.
+func TestRenewalsOfDifferentTTLs(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		a := c.client()
+		defer closing(t, a)
+		var all []*Lease
+		for i := range 100 {
+			ttl := 3 * time.Second
+			if i%2 == 0 {
+				ttl = time.Minute
+			}
+			all = append(all, acquire(t, a, fmt.Sprint(i), TTL(ttl)))
+			time.Sleep(50 * time.Millisecond)
+		}
+		before := len(c.made("renew"))
+		time.Sleep(2 * time.Minute)
+		renewed := 0
+		for _, k := range c.made("renew")[before:] {
+			renewed += k.size
+		}
+		// Every second or so 50 are due, and 50 more three times a minute.
+		if n := len(c.made("renew")) - before; n > 600 || renewed < 50*120+50*6 || renewed > 50*150+50*8 {
+			t.Errorf("%d leases were renewed in %d requests, want 6300 to 7900 in 600 at most", renewed, n)
+		}
+		for _, l := range all {
+			release(t, l)
+		}
+	})
+}
+
 // Nothing known is never a loss.
 func TestTroubleIsNoLoss(t *testing.T) {
 	faults := map[string]fault{

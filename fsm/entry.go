@@ -43,7 +43,10 @@ func (e Entry) Encode() []byte {
 
 // DecodeEntry reads what Encode wrote. An error that matches
 // leases.ErrUnreadable comes from a newer release; any other is damage.
-func DecodeEntry(b []byte) (Entry, error) {
+func DecodeEntry(b []byte) (Entry, error) { return decodeEntry(b, nil) }
+
+// decodeEntry is DecodeEntry with memory for the ops.
+func decodeEntry(b []byte, ops []leases.Op) (Entry, error) {
 	version, since, b, err := leases.ReadHeader(b, entryMagic)
 	if err != nil {
 		return Entry{}, fmt.Errorf("log entry: %w", err)
@@ -51,7 +54,7 @@ func DecodeEntry(b []byte) (Entry, error) {
 	if err := leases.Readable("log entry", version, entryVersion, since); err != nil {
 		return Entry{}, err
 	}
-	var e Entry
+	e := Entry{Ops: ops[:0]}
 	term, n := binary.Uvarint(b)
 	if n <= 0 || n != len(binary.AppendUvarint(nil, term)) {
 		return Entry{}, fmt.Errorf("log entry: %w: no term", leases.ErrCorrupt)

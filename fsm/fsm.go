@@ -32,7 +32,8 @@ type FSM struct {
 	mu     sync.RWMutex // guards what follows
 	table  *leases.Table
 	feed   *feed
-	broken error // set once; nothing is applied any more
+	broken error       // set once; nothing is applied any more
+	ops    []leases.Op // memory for those of an entry
 }
 
 var _ raft.FSM = (*FSM)(nil)
@@ -59,7 +60,7 @@ func (f *FSM) Apply(l *raft.Log) any {
 	if f.broken != nil {
 		return Applied{}
 	}
-	entry, err := DecodeEntry(l.Data)
+	entry, err := decodeEntry(l.Data, f.ops)
 	if err != nil {
 		f.halt(fmt.Errorf("entry %d of the log cannot be applied: %w", l.Index, err))
 		return Applied{}
@@ -71,6 +72,8 @@ func (f *FSM) Apply(l *raft.Log) any {
 	for i, op := range entry.Ops {
 		a.Results[i] = f.apply(op)
 	}
+	clear(entry.Ops)
+	f.ops = entry.Ops
 	return a
 }
 

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,10 +33,13 @@ type Proposer struct {
 	enqueue time.Duration
 	reads   func() (version uint32, node string)
 
-	mu    sync.Mutex // guards queue and ended
+	mu    sync.Mutex // guards queue, spare and ended
 	queue []proposal
-	ended error // the reason why nothing is taken any more
+	spare []proposal // empty: the memory of a batch that has been answered
+	ended error      // the reason why nothing is taken any more
 	wake  chan struct{}
+
+	buf []byte // of the entry that is being made; Run's
 }
 
 type proposal struct {
@@ -75,6 +79,7 @@ func (p *Proposer) Run(ctx context.Context) {
 		batch, data := p.next()
 		if len(batch) > 0 {
 			p.commit(ctx, batch, data)
+			p.reuse(batch)
 		}
 		if ctx.Err() != nil {
 			return
@@ -97,7 +102,7 @@ func (p *Proposer) next() ([]proposal, []byte) {
 	if len(p.queue) == 0 {
 		return nil, nil
 	}
-	data := appendEntryHeader(nil, p.term)
+	data := appendEntryHeader(p.buf[:0], p.term)
 	n := 0
 	for n < len(p.queue) && n < MaxOps {
 		longer := leases.AppendOp(data, p.queue[n].op)
@@ -106,11 +111,24 @@ func (p *Proposer) next() ([]proposal, []byte) {
 		}
 		data, n = longer, n+1
 	}
+	p.buf = data
 	batch := p.queue[:n:n]
-	if p.queue = p.queue[n:]; len(p.queue) == 0 {
-		p.queue = nil
+	if n < len(p.queue) {
+		p.queue = p.queue[n:]
+	} else {
+		batch, p.queue, p.spare = p.queue, p.spare, nil
 	}
-	return batch, data
+	return batch, bytes.Clone(data) // the log keeps it
+}
+
+// reuse takes back the memory of a batch, unless it is much.
+func (p *Proposer) reuse(batch []proposal) {
+	clear(batch)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if cap(batch) <= MaxOps {
+		p.spare = batch[:0]
+	}
 }
 
 func (p *Proposer) commit(ctx context.Context, batch []proposal, data []byte) {

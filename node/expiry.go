@@ -69,12 +69,16 @@ func (t *tenure) expire(ctx context.Context) {
 	}
 }
 
-// expireDue returns when to look again.
+// expireDue returns when to look again: at once where there were very many, lest
+// those that renew meanwhile wait for it.
 func (t *tenure) expireDue() clock.Instant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.clock.Now()
-	for len(t.expiry.due) > 0 {
+	for range atOnce {
+		if len(t.expiry.due) == 0 {
+			return now.Add(idle)
+		}
 		d := t.expiry.due[0]
 		if now.Before(d.at) {
 			return d.at
@@ -90,10 +94,14 @@ func (t *tenure) expireDue() clock.Instant {
 			t.proposeExpiry(d)
 		}
 	}
-	return now.Add(idle)
+	return now
 }
 
-// retry is how long an expiry waits that did not get into the log.
+// atOnce is how many leases or claims are dealt with in one hold of the
+// tenure's lock.
+const atOnce = 1000
+
+// retry is how long an expiry, or a line, waits that did not get into the log.
 const retry = 100 * time.Millisecond
 
 func (t *tenure) proposeExpiry(d due) {

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 type line struct {
 	proposed *claim
 	waiting  []*claim
+	resting  bool // nobody is proposed for a moment
 }
 
 // claim is one Acquire that has come in and not been answered.
@@ -179,7 +181,7 @@ func (t *tenure) enter(c *claim) error {
 	first := l == nil && q.proposed == nil && len(q.waiting) == 0
 	switch {
 	case l != nil && held(l, c):
-		t.ask(c, func(r leases.Result, err error) { t.repeated(c, r, err) })
+		go t.repeat(c)
 		return nil
 	case first && t.claims >= t.limits.claims:
 		return &leases.ExhaustedError{What: "claims in flight", Bound: uint64(t.limits.claims), Flag: "--max-claims"}
@@ -321,7 +323,7 @@ func (t *tenure) tidy(name string) {
 func (t *tenure) advance(name string) {
 	defer t.tidy(name)
 	q := t.lines[name]
-	for q != nil && q.proposed == nil && len(q.waiting) > 0 && t.ctx.Err() == nil && t.find(name) == nil {
+	for q != nil && q.proposed == nil && !q.resting && len(q.waiting) > 0 && t.ctx.Err() == nil && t.find(name) == nil {
 		t.submit(q, t.take(q, 0))
 	}
 }
@@ -349,16 +351,26 @@ func (c *claim) op(kind leases.Kind) leases.Op {
 	}
 }
 
-// repeated takes what became of the repeat of an attempt that had been granted;
-// it may have been released since. It is called with mu held.
-func (t *tenure) repeated(c *claim, r leases.Result, err error) {
+// repeat answers the repeat of an attempt that has been granted: the same token,
+// no time (S40). It is no op: behind the release of its lease it would be granted
+// anew, before those that wait. That the lease is held needs a round (N5).
+func (t *tenure) repeat(c *claim) {
+	_, err := t.rounds.join(c.session.ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.find(c.Name)
 	switch {
-	case err == nil && (r.Outcome == leases.Granted || r.Outcome == leases.Repeated):
-		c.reply(t.grant(c, r), nil)
-	case err == nil && r.Outcome == leases.Refused:
+	case err != nil:
+		c.reply(leases.Grant{}, err)
+	case l == nil || !held(l, c):
 		c.reply(leases.Grant{}, &leases.UnavailableError{Reason: "the attempt's lease has just ended"})
 	default:
-		c.reply(leases.Grant{}, refusal(r, err))
+		granted := &claim{Claim: leases.Claim{TTL: l.TTL, Owner: l.Owner, Attributes: l.Attributes}}
+		if err := granted.mismatch(c); err != nil {
+			c.reply(leases.Grant{}, err)
+			return
+		}
+		c.reply(t.grant(c, leases.Result{Outcome: leases.Repeated, Lease: l}), nil)
 	}
 }
 
@@ -381,20 +393,37 @@ func refusal(r leases.Result, err error) error {
 func (t *tenure) granted(q *line, r leases.Result, err error) {
 	c := q.proposed
 	q.proposed = nil
+	taken := err == nil && r.Outcome == leases.Refused // in between
+	// Raft refuses entries for moments, too: that must not empty the line.
+	moment := errors.Is(err, leases.ErrUnavailable) && c.waited && t.ctx.Err() == nil
 	switch {
 	case err == nil && (r.Outcome == leases.Granted || r.Outcome == leases.Repeated):
 		c.reply(t.grant(c, r), nil)
 		t.bump()
-	case err == nil && r.Outcome == leases.Refused && t.withdrawn(c) != nil:
+	case (taken || moment) && t.withdrawn(c) != nil:
 		c.reply(leases.Grant{}, t.withdrawn(c))
-	case err == nil && r.Outcome == leases.Refused && c.Wait == 0:
+	case taken && c.Wait == 0:
 		c.reply(leases.Grant{}, t.heldBy(c.Name))
-	case err == nil && r.Outcome == leases.Refused: // taken in between: it is first again
+	case taken, moment && c.Wait != 0: // it is first again
 		t.put(q, c)
 	default:
 		c.reply(leases.Grant{}, refusal(r, err))
 	}
+	if moment {
+		t.rest(q, c.Name)
+	}
 	t.advance(c.Name)
+}
+
+// rest lets a line rest before the next claim is proposed. It is called with mu held.
+func (t *tenure) rest(q *line, name string) {
+	q.resting = true
+	clock.AfterFunc(t.clock, t.clock.Now().Add(retry), func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		q.resting = false
+		t.advance(name)
+	})
 }
 
 // grant notes the first deadline of a new lease (N3). A repeat moves none: with

@@ -79,7 +79,7 @@ func TestPlaceOfAnOvertakenClaim(t *testing.T) {
 		g := granted(t, log, other, first)
 		release(other, g.Token)
 		released := log.next()
-		ask(t.Context(), other, first) // a late copy
+		stray(tn, other, first)
 		released.land()
 		c := wanted(leases.Forever)
 		ask(t.Context(), s, c)
@@ -110,6 +110,51 @@ func TestWithdrawnClaimIsOvertaken(t *testing.T) {
 		if l := tn.find("x"); l != nil {
 			t.Errorf("token %v is held under an attempt that was withdrawn", l.Token)
 		}
+	})
+}
+
+// Raft refuses entries for moments. That does not empty the line: the first is
+// proposed again, and nobody loses its turn.
+func TestLineRestsWhenRaftRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t, 2)
+		q.join(wanted(time.Second))
+		q.join(wanted(leases.Forever))
+		release(q.giver, q.grant.Token)
+		q.log.next().land()
+		for range 3 {
+			q.log.within(t, 2*retry).fail(raft.ErrLeadershipTransferInProgress)
+			q.waiting(0, 1, 2, 3)
+		}
+		late := q.log.within(t, 2*retry)
+		q.leave[0]() // while it is proposed
+		late.fail(raft.ErrEnqueueTimeout)
+		q.refused(0, leases.ErrUnknownOutcome)
+		q.waiting(1, 2, 3)
+		withdrawn := q.log.within(t, 2*retry)
+		go q.waiter[1].Withdraw(context.Background(), "x", q.claims[1].Attempt)
+		synctest.Wait()
+		withdrawn.fail(raft.ErrEnqueueTimeout)
+		q.refused(1, leases.ErrNotHeld)
+		q.log.next().land() // the Withdraw
+		q.waiting(2, 3)
+		time.Sleep(time.Second) // the wait of one is over while it is proposed
+		q.log.next().fail(raft.ErrEnqueueTimeout)
+		q.refused(2, leases.ErrUnavailable)
+		q.waiting(3)
+		newcomer := ask(t.Context(), opened(t, q.tenure), wanted(leases.Forever))
+		q.log.within(t, 2*retry).land()
+		token := q.granted(3)
+		release(q.waiter[3], token)
+		q.log.next().land()
+		q.log.next().fail(raft.ErrNotLeader)
+		synctest.Wait()
+		q.end() // the line ends with the term
+		if a := now(t, newcomer); !errors.Is(a.err, leases.ErrUnavailable) {
+			t.Errorf("when the term has ended: got %v, want %v", a.err, leases.ErrUnavailable)
+		}
+		time.Sleep(time.Second)
+		nobodyWaits(t, q.tenure)
 	})
 }
 
@@ -261,8 +306,12 @@ func (c *crowd) some() *member {
 
 func (c *crowd) join(m *member) {
 	ctx, leave := context.WithCancel(context.Background())
-	m.leave = leave
-	m.got, m.answer = ask(ctx, m.session, m.claim), nil
+	m.leave, m.answer = leave, nil
+	if got := make(chan answered, 1); c.rand.IntN(2) == 0 && m.session.StartAcquire(m.claim, func(g leases.Grant, err error) { got <- answered{g, err} }) {
+		m.got = got // whoever asks like this can leave with its session alone
+		return
+	}
+	m.got = ask(ctx, m.session, m.claim)
 }
 
 func (c *crowd) step() {
@@ -352,14 +401,14 @@ func (c *crowd) check() {
 		if q.proposed == nil && len(q.waiting) == 0 {
 			c.t.Errorf("the line of %s is empty, and kept", name)
 		}
-		if q.proposed == nil && tn.find(name) == nil && len(c.log.entries) == 0 {
+		if q.proposed == nil && !q.resting && tn.find(name) == nil && len(c.log.entries) == 0 {
 			c.t.Errorf("%d wait for %s, nobody holds it and nobody is proposed", len(q.waiting), name)
 		}
 		if !slices.IsSortedFunc(q.waiting, func(a, b *claim) int { return int(a.turn) - int(b.turn) }) {
 			c.t.Errorf("the line of %s is out of order", name)
 		}
 		for _, w := range q.waiting {
-			if tn.gone.has(w.Attempt, tn.clock) {
+			if tn.gone.has(drawn{w.session.id, w.Attempt}, tn.clock) {
 				c.t.Errorf("attempt %v waits and was withdrawn", w.Attempt)
 			}
 		}
@@ -398,6 +447,7 @@ func TestLineUnderACrowd(t *testing.T) {
 			}
 			// Everybody has it in turn, or leaves; then nothing is left.
 			for range 3 * len(c.claims) {
+				time.Sleep(retry) // a line may rest
 				c.log.settle()
 				c.check()
 				l := c.tenure.find("x")
@@ -416,7 +466,15 @@ func TestLineUnderACrowd(t *testing.T) {
 			held := map[tokens.Token]bool{}
 			for _, m := range c.claims {
 				m.leave()
-				if m.answer != nil && m.answer.err == nil {
+				m.session.Close()
+				if m.answer == nil {
+					a := now(t, m.got)
+					m.answer = &a
+				}
+				if n := len(m.session.unanswered); n != 0 {
+					t.Errorf("seed %d: %d requests of a session that has ended are unanswered", seed, n)
+				}
+				if m.answer.err == nil {
 					if held[m.answer.grant.Token] {
 						t.Errorf("token %v was granted twice", m.answer.grant.Token)
 					}

@@ -313,21 +313,21 @@ func (n *Node) shut(why error) {
 }
 
 func (n *Node) release(ctx context.Context) error {
+	var errs []error
+	if n.service != nil { // before all that it needs to withdraw what nobody will hear of, and before its port
+		errs = append(errs, n.service.Close(ctx))
+	}
 	n.cancel(leases.ErrClosed)
 	if n.cfg.Metrics != nil {
 		n.cfg.Metrics.Unregister(n.metrics)
 	}
 	stalled := errors.Is(n.Err(), ErrDiskStalled)
-	var errs []error
 	n.mu.Lock()
 	g, forward := n.group, n.forward
 	n.forward = nil
 	n.mu.Unlock()
 	for _, c := range forward {
 		errs = append(errs, c.Close())
-	}
-	if n.service != nil { // before the port that it is behind: so its calls end with a word
-		errs = append(errs, n.service.Close(ctx))
 	}
 	if n.http != nil {
 		errs = append(errs, n.http.Close(ctx))

@@ -183,18 +183,30 @@ func (r *request) reply(g leases.Grant, err error) {
 // answerAll answers what is unanswered when the conversation has ended. At the
 // end of the term the proposer answers everything that it has: it knows best.
 func (s *session) answerAll() {
+	for s.answerSome() {
+	}
+}
+
+// answerSome does so for some, and reports whether there may be more.
+func (s *session) answerSome() bool {
 	t := s.tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	over := t.ctx.Err() != nil
+	over, some := t.ctx.Err() != nil, 0
 	for r, c := range s.unanswered {
 		switch left := c != nil && t.leave(c); {
 		case left && over:
 			r.reply(leases.Grant{}, t.over())
 		case !over:
 			r.reply(leases.Grant{}, unknown(s.ctx))
+		default:
+			continue
+		}
+		if some++; some == atOnce {
+			return true
 		}
 	}
+	return false
 }
 
 // on hands an event over. It does not block: it is called under the tenure's lock.

@@ -103,10 +103,10 @@ func (t *tenure) propose(op leases.Op, answer fsm.Answer) {
 		switch {
 		case err != nil || r.Outcome != leases.StaleEpoch:
 			answer(r, err)
-		case op.Kind == leases.KindAcquire && t.gone.has(op.Attempt, t.clock):
+		case op.Kind == leases.KindAcquire && t.gone.has(drawn{op.Session, op.Attempt}, t.clock):
 			// Its Withdraw may be in the log already, under the new epoch.
 			answer(leases.Result{}, &leases.NotHeldError{Name: op.Name, Why: leases.WhyWithdrawn})
-		case op.Kind == leases.KindTransfer && t.gone.has(op.Attempt, t.clock):
+		case op.Kind == leases.KindTransfer && t.gone.has(drawn{op.Heir, op.Attempt}, t.clock):
 			op.Kind = leases.KindRelease // the same of the heir
 			t.propose(op, answer)
 		default:
@@ -138,9 +138,10 @@ func (t *tenure) decide(ctx context.Context, op leases.Op) (leases.Result, error
 
 // proposeEnd proposes the end of a lease. It and answer are called with mu held.
 func (t *tenure) proposeEnd(op leases.Op, answer fsm.Answer) {
+	kind := op.Kind // the closure would keep all of op
 	t.propose(op, func(r leases.Result, err error) {
 		if err == nil {
-			t.decided(op, r)
+			t.decided(kind, r)
 		}
 		answer(r, err)
 	})
@@ -148,14 +149,14 @@ func (t *tenure) proposeEnd(op leases.Op, answer fsm.Answer) {
 
 // decided does what the result of a release, withdrawal or break calls for. It
 // is called with mu held.
-func (t *tenure) decided(op leases.Op, r leases.Result) {
+func (t *tenure) decided(kind leases.Kind, r leases.Result) {
 	switch r.Outcome {
 	case leases.Freed:
 		t.ended(r.Lease, r.Ending)
 	case leases.Marked, leases.Repeated:
 		t.tell(r.Lease, leases.Breaking{Held: r.Lease.Held()})
 	}
-	if op.Kind == leases.KindBreak && (r.Outcome == leases.Marked || r.Outcome == leases.Freed && !r.Lease.Broken) {
+	if kind == leases.KindBreak && (r.Outcome == leases.Marked || r.Outcome == leases.Freed && !r.Lease.Broken) {
 		t.metrics.breaks.Inc()
 	}
 }

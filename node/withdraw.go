@@ -18,7 +18,7 @@ func (t *tenure) withdraw(ctx context.Context, session leases.ID, name string, a
 		return &leases.InvalidError{Field: "attempt", Value: "none", Bounds: "16 random bytes"}
 	}
 	t.mu.Lock()
-	t.gone.add(attempt, t.clock.Now())
+	t.gone.add(drawn{session, attempt}, t.clock.Now())
 	if q := t.lines[name]; q != nil {
 		if c := q.find(session, attempt); c != nil && t.drop(q, c) {
 			c.reply(leases.Grant{}, &leases.NotHeldError{Name: name, Why: leases.WhyWithdrawn})
@@ -32,17 +32,21 @@ func (t *tenure) withdraw(ctx context.Context, session leases.ID, name string, a
 // withdrawn returns an error if a claim's attempt was withdrawn. It is called
 // with mu held.
 func (t *tenure) withdrawn(c *claim) error {
-	if !t.gone.has(c.Attempt, t.clock) {
+	if !t.gone.has(drawn{c.session.id, c.Attempt}, t.clock) {
 		return nil
 	}
 	return &leases.NotHeldError{Name: c.Name, Why: leases.WhyWithdrawn}
 }
 
+// drawn is an attempt and whose it is. Attempts are told to everybody who asks
+// for a queue; who may withdraw one is known by its session.
+type drawn struct{ session, attempt leases.ID }
+
 // withdrawals remembers which attempts were withdrawn. The tenure's mutex
 // guards it.
 type withdrawals struct {
-	at    map[leases.ID]clock.Instant
-	order []leases.ID // the oldest first
+	at    map[drawn]clock.Instant
+	order []drawn // the oldest first
 }
 
 const (
@@ -50,9 +54,9 @@ const (
 	maxRememberWithdrawn = 100_000
 )
 
-func newWithdrawals() withdrawals { return withdrawals{at: map[leases.ID]clock.Instant{}} }
+func newWithdrawals() withdrawals { return withdrawals{at: map[drawn]clock.Instant{}} }
 
-func (w *withdrawals) add(attempt leases.ID, now clock.Instant) {
+func (w *withdrawals) add(attempt drawn, now clock.Instant) {
 	if _, ok := w.at[attempt]; !ok {
 		w.order = append(w.order, attempt)
 	}
@@ -64,7 +68,7 @@ func (w *withdrawals) add(attempt leases.ID, now clock.Instant) {
 }
 
 // has reads the clock only for an attempt that it remembers: it is asked of each claim.
-func (w *withdrawals) has(attempt leases.ID, c clock.Clock) bool {
+func (w *withdrawals) has(attempt drawn, c clock.Clock) bool {
 	at, ok := w.at[attempt]
 	return ok && c.Now().Sub(at) <= rememberWithdrawn
 }

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/coordd/coordd/leases"
 	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
@@ -32,6 +33,9 @@ func (c *conversation) start(call *coorddv1.Call) {
 	case *coorddv1.Call_Acquire:
 		select {
 		case c.acquires <- struct{}{}:
+			if c.startAcquire(call.Id, x.Acquire) {
+				return
+			}
 			c.serve("Acquire", call.Id, c.acquires, func(r *coorddv1.Reply) { c.acquire(x.Acquire, r) })
 		default:
 			c.refuse(call.Id, &leases.ExhaustedError{What: "unanswered acquires of one connection", Bound: uint64(c.maxAcquires)})
@@ -45,7 +49,7 @@ func (c *conversation) start(call *coorddv1.Call) {
 			c.serve("Withdraw", call.Id, c.returns, func(r *coorddv1.Reply) { c.withdraw(x.Withdraw, r) })
 		}
 	case *coorddv1.Call_Release:
-		if c.occupy(c.returns) {
+		if c.occupy(c.returns) && !c.startRelease(call.Id, x.Release) {
 			c.serve("Release", call.Id, c.returns, func(r *coorddv1.Reply) { c.release(x.Release, r) })
 		}
 	case *coorddv1.Call_Transfer:
@@ -89,6 +93,88 @@ func (c *conversation) serve(method string, id uint64, slot chan struct{}, f fun
 		}()
 		f(r)
 	})
+}
+
+// starter is a session that can begin a call which its callback answers. It
+// spares the goroutine that would wait for the answer.
+type starter interface {
+	// StartAcquire and StartRelease never block. After true, done is called once
+	// with what Acquire or Release would have returned: maybe before they return,
+	// and at the latest when the session has ended. done must neither block nor
+	// call the session. After false nothing has begun, and done is not called: the
+	// call has to wait for something first, or to tell why it is refused.
+	StartAcquire(c leases.Claim, done func(leases.Grant, error)) bool
+	StartRelease(h leases.Held, done func(error)) bool
+}
+
+// startAcquire reports whether the acquire is or will be answered by a callback;
+// else nothing has happened.
+func (c *conversation) startAcquire(id uint64, a *coorddv1.Acquire) bool {
+	if c.starter == nil {
+		return false
+	}
+	claim, err := fromAcquire(a)
+	if err != nil {
+		return false
+	}
+	return c.begun("Acquire", id, c.acquires, func(s *started) bool {
+		return c.starter.StartAcquire(claim, func(g leases.Grant, err error) {
+			if err != nil {
+				s.answer(&coorddv1.Reply{Id: id, Status: callStatus(err)})
+				return
+			}
+			s.answer(&coorddv1.Reply{Id: id, Granted: toGranted(g)})
+		})
+	})
+}
+
+// startRelease is to a release what startAcquire is to an acquire.
+func (c *conversation) startRelease(id uint64, x *coorddv1.Release) bool {
+	if c.starter == nil {
+		return false
+	}
+	held, err := fromHeld(x.Held)
+	if err != nil {
+		return false
+	}
+	return c.begun("Release", id, c.returns, func(s *started) bool {
+		return c.starter.StartRelease(held, func(err error) {
+			s.answer(&coorddv1.Reply{Id: id, Status: callStatus(err)})
+		})
+	})
+}
+
+// started is a call that its callback answers.
+type started struct {
+	*conversation
+	slot     chan struct{}
+	answered atomic.Bool // a panic may come between the callback and its call
+}
+
+// begun reports whether start has begun a call, or has failed in it.
+func (c *conversation) begun(method string, id uint64, slot chan struct{}, start func(*started) bool) (begun bool) {
+	if !c.begin() {
+		return false
+	}
+	s := &started{conversation: c, slot: slot}
+	defer func() {
+		if p := recover(); p != nil {
+			s.answer(&coorddv1.Reply{Id: id, Status: ToStatus(panicked(c.log, method, p))})
+			begun = true
+		}
+	}()
+	if begun = start(s); !begun {
+		c.returned()
+	}
+	return begun
+}
+
+// answer sends the reply to a started call, unless it has one.
+func (s *started) answer(r *coorddv1.Reply) {
+	if !s.answered.Swap(true) {
+		s.out.reply(r, s.slot)
+		s.returned()
+	}
 }
 
 // callStatus is ToStatus of a call's error.

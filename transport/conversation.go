@@ -53,7 +53,8 @@ func (s *Service) converse(stream grpc.BidiStreamingServer[coorddv1.SessionReque
 }
 
 // conversation is the serving end of a Session stream. Its handler's goroutine
-// waits for the end, one goroutine reads, one writes, and each call has one.
+// waits for the end, one goroutine reads, one writes, and each call has one
+// unless the session can start it.
 type conversation struct {
 	*Service
 	stream grpc.BidiStreamingServer[coorddv1.SessionRequest, coorddv1.SessionResponse]
@@ -63,6 +64,7 @@ type conversation struct {
 	first   chan *coorddv1.SessionRequest // the reader's, for open
 	opened  chan struct{}                 // closed when session is set
 	session leases.Session
+	starter starter // is session; nil where that is none
 
 	out                       *outbox
 	acquires, renews, returns chan struct{} // an element per call whose reply has not been taken out
@@ -114,6 +116,7 @@ func (c *conversation) open() error {
 		return &leases.WrongClusterError{Want: pinned, Got: got}
 	}
 	c.session = session
+	c.starter, _ = session.(starter)
 	return nil
 }
 

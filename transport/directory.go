@@ -77,13 +77,22 @@ func (c *Conn) look(ctx context.Context, ask func(context.Context, coorddv1.Coor
 }
 
 // recognize makes sure that an answer which has come over l is the pinned
-// cluster's: those of a Directory do not say whose they are.
+// cluster's, and pins it if none is yet: those of a Directory do not say whose
+// they are, and a place in one cluster's history means nothing in another's.
 func (c *Conn) recognize(ctx context.Context, l *link) error {
 	dial := l.dials.Load()
-	if l.known.Load() == dial || c.pin() == nil {
+	if l.known.Load() == dial && c.pin() != nil {
 		return nil
 	}
-	if _, err := c.ask(ctx, l, ""); err != nil {
+	r, err := c.ask(ctx, l, "")
+	if err != nil {
+		return err
+	}
+	cluster, err := leases.ParseID(r.GetCluster().GetCluster())
+	if err != nil {
+		return &leases.UnavailableError{Reason: "the node does not say which cluster it belongs to"}
+	}
+	if err := c.admit(cluster, true); err != nil {
 		return err
 	}
 	l.known.Store(dial)

@@ -89,7 +89,7 @@ func (o *outbox) close(last *coorddv1.SessionResponse) {
 func (o *outbox) take() (msg *coorddv1.SessionResponse, last bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	msg = &coorddv1.SessionResponse{}
+	msg = &coorddv1.SessionResponse{Replies: make([]*coorddv1.Reply, 0, min(len(o.replies), maxCalls))}
 	size := 0
 	for size < fullMessage && len(msg.Events) < maxCalls && len(o.events) > 0 {
 		e := o.events[0]
@@ -105,7 +105,7 @@ func (o *outbox) take() (msg *coorddv1.SessionResponse, last bool) {
 		o.replies[0] = reply{}
 		o.replies = o.replies[1:]
 		<-r.slot
-		size += proto.Size(r.Reply)
+		size += replySize(r.Reply)
 		msg.Replies = append(msg.Replies, r.Reply)
 	}
 	switch {
@@ -116,6 +116,17 @@ func (o *outbox) take() (msg *coorddv1.SessionResponse, last bool) {
 	}
 	return nil, false
 }
+
+// replySize bounds how long r is on the wire. Of most replies a bound is known.
+func replySize(r *coorddv1.Reply) int {
+	if r.Status == nil && len(r.Renewed) == 0 {
+		return shortReply
+	}
+	return proto.Size(r)
+}
+
+// shortReply is more than an id and a Granted take.
+const shortReply = 64
 
 func (o *outbox) droppedEvents() uint64 {
 	o.mu.Lock()

@@ -1,9 +1,7 @@
 package transport
 
 import (
-	"crypto/sha256"
 	"fmt"
-	"unicode/utf8"
 
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/tokens"
@@ -16,7 +14,6 @@ const defaultPage = 100
 // requestFields has the fields that the messages of unary calls name otherwise
 // than package leases.
 var requestFields = map[string]string{
-	"ttl": "ttl_ms", "wait": "wait_ms",
 	"owner label": "owner.label", "owner site": "owner.site", "owner host": "owner.host",
 }
 
@@ -45,30 +42,34 @@ func parseID(field, s string) (leases.ID, error) {
 	return id, nil
 }
 
+// fromAcquireRequest draws the ids that are left out. An attempt without a
+// session is refused: under another one its repeat would wait for the lease
+// that the first copy was granted.
 func fromAcquireRequest(r *coorddv1.AcquireRequest) (a attempted, err error) {
 	id := leases.NewID()
-	if r.Attempt == "" {
-		a.drawn = true
-	} else if id, err = parseID("attempt", r.Attempt); err != nil {
-		return a, err
+	a.session, a.drawn = leases.NewID(), r.Attempt == ""
+	if !a.drawn {
+		if id, err = parseID("attempt", r.Attempt); err != nil {
+			return a, err
+		}
 	}
-	if r.Session == "" {
-		a.session = sessionOf(id)
-	} else if a.session, err = parseID("session", r.Session); err != nil {
-		return a, err
+	if !a.drawn || r.Session != "" {
+		if a.session, err = parseID("session", r.Session); err != nil {
+			return a, err
+		}
+	}
+	ttl := r.TtlMs
+	if ttl == 0 {
+		ttl = uint32(leases.DefaultTTL.Milliseconds())
 	}
 	a.claim, err = fromAcquire(&coorddv1.Acquire{
-		Name: r.Name, Attempt: id[:], TtlMs: r.TtlMs, WaitMs: r.WaitMs, Owner: r.Owner, Attributes: r.Attributes,
+		Name: r.Name, Attempt: id[:], TtlMs: ttl, WaitMs: r.WaitMs, Owner: r.Owner, Attributes: r.Attributes,
 	})
+	if invalid, ok := err.(*leases.InvalidError); ok && invalid.Field == "ttl" {
+		err = &leases.InvalidError{Field: "ttl_ms", Value: fmt.Sprint(r.TtlMs), Bounds: fmt.Sprintf("from %d to %d, or 0 for %d",
+			leases.MinTTL.Milliseconds(), leases.MaxTTL.Milliseconds(), leases.DefaultTTL.Milliseconds())}
+	}
 	return a, err
-}
-
-// sessionOf is the session that the node draws for an attempt. It is the same
-// for a repeat, which is a stranger's otherwise and waits for the lease that the
-// first copy was granted.
-func sessionOf(attempt leases.ID) leases.ID {
-	sum := sha256.Sum256(append([]byte("session of "), attempt[:]...))
-	return leases.ID(sum[:16])
 }
 
 func toAcquireResponse(a attempted, g leases.Grant) *coorddv1.AcquireResponse {
@@ -112,18 +113,7 @@ type listing struct {
 	limit         int
 }
 
-func (l listing) validate() error {
-	if err := part("prefix", l.prefix); err != nil {
-		return err
-	}
-	if err := part("after", l.after); err != nil {
-		return err
-	}
-	if l.limit < 1 || l.limit > leases.MaxPage {
-		return &leases.InvalidError{Field: "limit", Value: fmt.Sprint(l.limit), Bounds: fmt.Sprintf("from 1 to %d", leases.MaxPage)}
-	}
-	return nil
-}
+func (l listing) validate() error { return leases.ValidateList(l.prefix, l.after, l.limit) }
 
 func fromListRequest(r *coorddv1.ListRequest) (listing, error) {
 	l := listing{r.Prefix, r.After, int(r.Limit)}
@@ -133,14 +123,6 @@ func fromListRequest(r *coorddv1.ListRequest) (listing, error) {
 	return l, l.validate()
 }
 
-// part checks what is compared with names without being one.
-func part(field, s string) error {
-	if len(s) <= leases.MaxName && utf8.ValidString(s) {
-		return nil
-	}
-	return &leases.InvalidError{Field: field, Value: fmt.Sprintf("%d bytes", len(s)), Bounds: fmt.Sprintf("at most %d bytes of UTF-8", leases.MaxName)}
-}
-
 // watching is what a Watch asks for.
 type watching struct {
 	prefix string
@@ -148,7 +130,7 @@ type watching struct {
 }
 
 func (w watching) validate() error {
-	if err := part("prefix", w.prefix); err != nil {
+	if err := leases.ValidatePart("prefix", w.prefix); err != nil {
 		return err
 	}
 	if w.from.Epoch > tokens.MaxEpoch || w.from.Epoch == 0 && w.from.Revision != 0 {

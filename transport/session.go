@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -41,11 +42,20 @@ type session struct {
 
 var _ leases.Session = (*session)(nil)
 
-// call is one request and where its caller waits.
+// call is one request, and where its caller waits or what is called with its answer.
 type call struct {
 	msg    *coorddv1.Call // its id is set when it is sent
 	answer chan answer    // takes one element
+	done   func(answer)   // instead of answer; it must not block
 	gone   bool           // nobody waits any more; guarded by the session's mu
+}
+
+func (c *call) tell(a answer) {
+	if c.done != nil {
+		c.done(a)
+		return
+	}
+	c.answer <- a
 }
 
 type answer struct {
@@ -144,6 +154,34 @@ func (s *session) Acquire(ctx context.Context, c leases.Claim) (leases.Grant, er
 		return leases.Grant{}, err
 	}
 	return fromGranted(r.Granted)
+}
+
+// StartAcquire is described at starter; done is called by the goroutine that
+// receives, or that ends the conversation.
+func (s *session) StartAcquire(c leases.Claim, done func(leases.Grant, error)) bool {
+	a, err := toAcquire(c)
+	if err != nil {
+		return false
+	}
+	return s.start(&coorddv1.Call{Call: &coorddv1.Call_Acquire{Acquire: a}}, func(a answer) {
+		if a.err != nil {
+			done(leases.Grant{}, a.err)
+			return
+		}
+		done(fromGranted(a.reply.Granted))
+	})
+}
+
+// StartRelease is described at starter.
+func (s *session) StartRelease(h leases.Held, done func(error)) bool {
+	if h.Validate() != nil {
+		return false
+	}
+	return s.start(&coorddv1.Call{Call: &coorddv1.Call_Release{Release: &coorddv1.Release{Held: toHeld(h)}}}, func(a answer) { done(a.err) })
+}
+
+func (s *session) start(msg *coorddv1.Call, done func(answer)) bool {
+	return s.queue(context.Background(), &call{msg: msg, done: done}) == nil
 }
 
 // Withdraw is described at leases.Session.
@@ -281,6 +319,9 @@ func (s *session) send() {
 		if msg == nil {
 			select {
 			case <-s.wake:
+				// Who was answered in the same message as the caller that woke this
+				// goroutine is about to call again: its call goes along.
+				runtime.Gosched()
 				continue
 			case <-s.done:
 				return
@@ -296,7 +337,11 @@ func (s *session) send() {
 func (s *session) take() *coorddv1.SessionRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	msg, size := &coorddv1.SessionRequest{}, 0
+	queued := len(s.urgent) + len(s.unsent)
+	if queued == 0 {
+		return nil
+	}
+	msg, size := &coorddv1.SessionRequest{Calls: make([]*coorddv1.Call, 0, min(queued, maxCalls))}, 0
 	for _, queue := range []*[]*call{&s.urgent, &s.unsent} {
 		for len(*queue) > 0 && len(msg.Calls) < maxCalls && size < fullMessage {
 			c := (*queue)[0]
@@ -346,7 +391,7 @@ func (s *session) deliver(r *coorddv1.Reply) {
 	delete(s.inFlight, r.Id)
 	s.mu.Unlock()
 	if c != nil {
-		c.answer <- answer{r, FromStatus(r.Status)}
+		c.tell(answer{r, FromStatus(r.Status)})
 	}
 }
 
@@ -376,10 +421,10 @@ func (s *session) end(err error) {
 
 	s.cancel(err)
 	for _, c := range sent {
-		c.answer <- answer{err: fmt.Errorf("%w: %v", leases.ErrUnknownOutcome, err)}
+		c.tell(answer{err: fmt.Errorf("%w: %v", leases.ErrUnknownOutcome, err)})
 	}
 	for _, c := range unsent {
-		c.answer <- answer{err: &leases.UnavailableError{Reason: err.Error()}}
+		c.tell(answer{err: &leases.UnavailableError{Reason: err.Error()}})
 	}
 	close(s.done)
 	s.conn.ended(s, err)

@@ -243,8 +243,9 @@ func badRequests() []bad {
 		add("Queue", "name", "1 to 512 bytes", &coorddv1.QueueRequest{Name: name})
 	}
 	for _, x := range []string{"", "abc", id + "0", strings.Repeat("x", 32), strings.Repeat("0", 32)} {
-		if x != "" { // then the node draws one
-			add("Acquire", "session", "32 hexadecimal digits", acquire(func(r *coorddv1.AcquireRequest) { r.Session = x }))
+		// With an attempt of the client's own, the session is too.
+		add("Acquire", "session", "32 hexadecimal digits", acquire(func(r *coorddv1.AcquireRequest) { r.Session = x }))
+		if x != "" { // then the node draws it
 			add("Acquire", "attempt", "32 hexadecimal digits", acquire(func(r *coorddv1.AcquireRequest) { r.Attempt = x }))
 		}
 		add("Withdraw", "session", "32 hexadecimal digits", &coorddv1.WithdrawRequest{Name: "a", Session: x, Attempt: id})
@@ -259,8 +260,8 @@ func badRequests() []bad {
 		add("Release", "token", "1 to 9007199254740991", &coorddv1.ReleaseRequest{Name: "a", Session: id, Token: token})
 		add("Transfer", "token", "1 to 9007199254740991", &coorddv1.TransferRequest{Name: "a", Session: id, Token: token, To: id})
 	}
-	for _, ttl := range []uint32{0, 999, 300_001, 1<<32 - 1} {
-		add("Acquire", "ttl_ms", "from 1s to 5m0s", acquire(func(r *coorddv1.AcquireRequest) { r.TtlMs = ttl }))
+	for _, ttl := range []uint32{1, 999, 300_001, 1<<32 - 1} {
+		add("Acquire", "ttl_ms", "from 1000 to 300000, or 0 for 15000", acquire(func(r *coorddv1.AcquireRequest) { r.TtlMs = ttl }))
 	}
 	for _, label := range []string{strings.Repeat("l", 129), "a\x00b"} {
 		add("Acquire", "owner.label", "at most 128 bytes", acquire(func(r *coorddv1.AcquireRequest) { r.Owner = &coorddv1.Owner{Label: label} }))

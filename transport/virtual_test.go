@@ -141,7 +141,7 @@ func serveOn(t *testing.T, h *faults.Host, b *backend, changes ...func(*transpor
 	cfg := transport.ServerConfig{
 		Listener: l, Sessions: b, Peer: peers{}, AcceptRaft: func(mux.Hello) error { return nil },
 		Status: func(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error) {
-			return nil, leases.ErrUnavailable
+			return &coorddv1.StatusResponse{Cluster: &coorddv1.ClusterStatus{Cluster: cluster.String()}}, nil
 		},
 	}
 	for _, change := range changes {

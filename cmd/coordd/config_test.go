@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -176,6 +178,34 @@ func TestCheck(t *testing.T) {
 	}
 	failed(t, inProcess(t, "serve", "--config", file, "--check", "--name", "a b"), exitUsage, `invalid --name "a b"`)
 	failed(t, inProcess(t, "serve", "--config", file, "--check", "--listen", "0.0.0.0:1", "--advertise", "10.0.0.1:1"), exitUsage, "--insecure")
+}
+
+// The sample is right, and has every key: those that are commented out with
+// their defaults, where there are any.
+func TestSampleConfig(t *testing.T) {
+	const sample = "../../docs/examples/coordd.yaml"
+	tls := newAuthority(t).issue("node")
+	if got := inProcess(t, "serve", "--config", sample, "--check", "--cert", tls.cert, "--key", tls.key, "--ca", tls.ca); got != (result{}) {
+		t.Errorf("got %+v, want that all is right", got)
+	}
+	text, err := os.ReadFile(sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := regexp.MustCompile("(?m)^#([a-z-]+:)").ReplaceAllString(string(text), "$1")
+	given, every := serveFlags(t).Flags(), serveFlags(t).Flags()
+	if err := errors.Join(applyConfig(given, sample), applyConfig(every, written(t, all))); err != nil {
+		t.Fatal(err)
+	}
+	every.VisitAll(func(f *pflag.Flag) {
+		switch {
+		case notKeys[f.Name]:
+		case !f.Changed:
+			t.Errorf("%s is not there", f.Name)
+		case !given.Changed(f.Name) && f.DefValue != "" && f.Value.String() != f.DefValue:
+			t.Errorf("%s: got %s, want the default, %s", f.Name, f.Value, f.DefValue)
+		}
+	})
 }
 
 func TestServeByConfig(t *testing.T) {

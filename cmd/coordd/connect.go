@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/coordd/coordd/client"
 	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/transport"
@@ -48,13 +49,48 @@ const (
 	maxPause = time.Second
 )
 
-// status asks the cluster about a lease, or with an empty name about itself,
-// until the answer is enough, and at most for the time of --timeout. Where that
-// ends first the last answer is returned, or an error if there was none.
-func (c *connection) status(ctx context.Context, name string, enough func(*coorddv1.StatusResponse) bool) (*coorddv1.StatusResponse, error) {
+// consult has a client of the cluster asked, for at most the time of --timeout.
+func (c *connection) consult(ctx context.Context, ask func(context.Context, *client.Client) error) error {
+	conn, err := c.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	asked := client.New(conn)
+	defer asked.Close(ctx)
+	ctx, cancel := giveUp(ctx, c.timeout, "--timeout")
+	defer cancel()
+	return ask(ctx, asked)
+}
+
+// giveUp bounds ctx by the value of a flag. Unless somebody holds the lease,
+// no node that serves was found then.
+func giveUp(ctx context.Context, after time.Duration, flag string) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, after, gaveUp(after, flag))
+}
+
+func gaveUp(after time.Duration, flag string) error {
+	return &exit{exitUnavailable, fmt.Errorf("gave up after %v (%s)", after, flag)}
+}
+
+// untilFound is giveUp by --timeout for what goes on once something is found: the
+// timer is stopped then, or begins anew.
+func untilFound(ctx context.Context, timeout time.Duration) (context.Context, *time.Timer, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(timeout, func() { cancel(gaveUp(timeout, "--timeout")) })
+	return ctx, timer, func() {
+		timer.Stop()
+		cancel(nil)
+	}
+}
+
+// status asks the cluster about itself until the answer is enough, and at most for
+// the time of --timeout. Where that ends first the last answer is returned, or an
+// error if there was none.
+func (c *connection) status(ctx context.Context, enough func(*coorddv1.StatusResponse) bool) (*coorddv1.StatusResponse, error) {
 	var last *coorddv1.StatusResponse
 	err := c.ask(ctx, func(ctx context.Context, conn *transport.Conn) error {
-		answer, err := conn.Status(ctx, name)
+		answer, err := conn.Status(ctx, "")
 		if err != nil {
 			return err
 		}
@@ -69,8 +105,8 @@ func (c *connection) status(ctx context.Context, name string, enough func(*coord
 	return nil, err
 }
 
-// ask makes a call to the cluster until it is answered for good, and at most for
-// the time of --timeout.
+// ask makes a call that the client has none for until it is answered for good,
+// and at most for the time of --timeout.
 func (c *connection) ask(ctx context.Context, call func(context.Context, *transport.Conn) error) error {
 	conn, err := c.dial()
 	if err != nil {
@@ -122,7 +158,7 @@ func untilAnswered(ctx context.Context, timeout time.Duration, flag string, call
 			said = err
 		}
 		if !sleep(ctx, pause) {
-			return &exit{code: exitUnavailable, err: fmt.Errorf("%w (tried for %v, %s)", said, timeout, flag)}
+			return fmt.Errorf("%w: %w", said, gaveUp(timeout, flag))
 		}
 	}
 }

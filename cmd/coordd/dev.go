@@ -76,7 +76,7 @@ func devAddresses(first string) ([]string, error) {
 	if err != nil {
 		return nil, usagef("invalid --listen %q: %w", first, err)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && !ip.IsLoopback() {
+	if !onLoopback(host) {
 		return nil, usagef("invalid --listen %q: want a loopback address: this cluster is for this machine alone, see coordd serve", first)
 	}
 	port, err := strconv.Atoi(portText)
@@ -103,7 +103,7 @@ func dev(ctx context.Context, addrs []string, log *slog.Logger, ending func(), s
 		ending()
 		err = errors.Join(err, closeAll(nodes))
 	}()
-	for i, addr := range addrs {
+	for i := range addrs {
 		config := devConfig(i, addrs, log)
 		if err := validate(&config); err != nil {
 			return err
@@ -117,7 +117,7 @@ func dev(ctx context.Context, addrs []string, log *slog.Logger, ending func(), s
 			if ctx.Err() != nil {
 				return nil // a signal came first
 			}
-			return startError(err, addr)
+			return startError(err, "--listen")
 		}
 	}
 	leader, err := devReady(ctx, addrs)
@@ -183,7 +183,7 @@ func closeAll(nodes []*node.Node) error {
 // devReady waits until leases are granted and returns who grants them.
 func devReady(ctx context.Context, addrs []string) (leader string, err error) {
 	c := connection{addrs: addrs, timeout: devStartTimeout}
-	answer, err := c.status(ctx, "", func(r *coorddv1.StatusResponse) bool { return r.GetCluster().GetServing() })
+	answer, err := c.status(ctx, func(r *coorddv1.StatusResponse) bool { return r.GetCluster().GetServing() })
 	if err == nil && !answer.GetCluster().GetServing() {
 		err = fmt.Errorf("the members chose no leader within %v; -v shows what they do", devStartTimeout)
 	}
@@ -211,16 +211,19 @@ func devGreeting(self string, addrs []string, leader string, took time.Duration)
 	return b.String()
 }
 
-// startError says why a node did not start, in words of the command line.
-func startError(err error, addr string) error {
+// startError says why a node did not start, in words of the command line. flags
+// are those that say where it listens.
+func startError(err error, flags string) error {
 	if errors.Is(err, leases.ErrInvalid) {
 		return usagef("%s", inFlags(err))
 	}
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		err = fmt.Errorf("%s is in use by another process: end that one, or choose another address by --listen", addr)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		err = fmt.Errorf("%s is no address of this machine: give one that is by --listen, and the one that others reach by --advertise", addr)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "listen" {
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			err = fmt.Errorf("%v is in use by another process: end that one, or choose another address by %s", op.Addr, flags)
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			err = fmt.Errorf("%v is no address of this machine: give one that is by %s, and the one that others reach by --advertise", op.Addr, flags)
+		}
 	}
 	return &exit{code: exitInternal, err: err}
 }

@@ -126,6 +126,7 @@ And look at it meanwhile:
 
   bin/coordd status
   bin/coordd status nightly
+  curl '127.0.0.1:7421/v1/lease?name=nightly'
 `
 	if got != want {
 		t.Errorf("got %s\nwant %s", got, want)

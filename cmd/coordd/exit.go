@@ -14,7 +14,7 @@ import (
 const (
 	exitUsage         = 64  // a flag, argument, environment variable or configuration file is wrong
 	exitMissed        = 66  // changes that were asked for are no longer remembered
-	exitUnavailable   = 69  // no node that serves leases was reached
+	exitUnavailable   = 69  // no node that serves leases was reached, or it is at a bound
 	exitInternal      = 70  // coordd itself failed, or its disk stalled
 	exitHeld          = 75  // somebody else holds the lease
 	exitLost          = 76  // the lease was lost while the command ran, or --at-most was over, or it is not held
@@ -26,13 +26,16 @@ const exitTable = `Exit codes:
     0  done
    64  a flag, an argument, an environment variable or the configuration file is wrong
    66  lease watch: changes were missed
-   69  no node that serves leases was reached, or there is no quorum
+   69  no node that serves leases was reached, there is no quorum, a bound is reached, such as
+       --max-waiters, or the nodes belong to another cluster
    70  coordd itself failed, or its disk stalled
    75  run, lease acquire: somebody else holds the lease (run: another code by --held-exit)
-   76  run: the lease was lost while the command ran, or --at-most was over; lease: it is not held
+   76  run: the lease was lost while the command ran, or --at-most was over; lease: it is not
+       held; lease acquire: that --attempt was withdrawn, or its lease is over
   126  run: the command cannot be executed
   127  run: the command was not found
-Otherwise run ends with its command's own code, 128+n where signal n ended it.`
+Otherwise run ends with its command's own code, 128+n where signal n ended it. So does
+lease acquire where signal n ended its wait.`
 
 // exit is an error that ends the process with a code of its own. Without an
 // err nothing is printed: the command has said what there is to say.
@@ -50,8 +53,9 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// interrupted is the end of a job by Ctrl-C, or by SIGINT before it began. The process then ends by SIGINT too:
-// a shell goes on with its script, or its loop, after a line that ends otherwise.
+// interrupted is the end of a job by Ctrl-C, or by SIGINT before it began. The
+// process then ends by SIGINT too: a shell goes on with its script, or its loop,
+// after a line that ends otherwise.
 type interrupted struct{ error }
 
 func (i *interrupted) Unwrap() error { return i.error }

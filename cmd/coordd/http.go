@@ -46,10 +46,17 @@ func besides(listen string) string {
 	if err != nil || port == 0 || port == 1<<16-1 {
 		return ""
 	}
-	if ip := net.ParseIP(host); host != "localhost" && !ip.IsLoopback() {
+	if !onLoopback(host) {
 		host = "127.0.0.1"
 	}
 	return net.JoinHostPort(host, strconv.FormatUint(port+1, 10))
+}
+
+// onLoopback reports whether what listens on host can be reached from this
+// machine alone.
+func onLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip.IsLoopback()
 }
 
 // withMetrics lets a node that answers HTTP show its metrics and the process's.

@@ -208,12 +208,6 @@ func (j *job) find(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// giveUp bounds ctx by the value of a flag. Unless somebody holds the lease,
-// no node that serves was found then.
-func giveUp(ctx context.Context, after time.Duration, flag string) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, after, &exit{exitUnavailable, fmt.Errorf("gave up after %v (%s)", after, flag)})
-}
-
 // work runs the command and returns when none of its processes is left: how it
 // ended, and when it began.
 func (j *job) work(lease *client.Lease) (result warden.Result, began clock.Instant, err error) {
@@ -447,38 +441,4 @@ func lookUp(command string) (path string, err error) {
 		return "", &exit{exitNotFound, fmt.Errorf("command %s was not found", command)}
 	}
 	return "", &exit{exitNotExecutable, fmt.Errorf("command %s is not executable: %w", command, errors.Unwrap(err))}
-}
-
-// signalled is the cause of a wait's end.
-type signalled struct{ syscall.Signal }
-
-func (s *signalled) Error() string { return "ended by " + unix.SignalName(s.Signal) }
-
-// catchSignals receives what the command's process group is to get. Signals
-// that are ignored (nohup) stay so, for the command too. PIPE is caught so that
-// a closed stderr does not end this process and thereby the command.
-func catchSignals() chan os.Signal {
-	c := make(chan os.Signal, 16)
-	for _, sig := range []os.Signal{
-		unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
-		unix.SIGWINCH, unix.SIGCONT, unix.SIGTSTP, unix.SIGPIPE,
-	} {
-		if !signal.Ignored(sig) {
-			signal.Notify(c, sig)
-		}
-	}
-	return c
-}
-
-// endsWait tells whether sig ends a job that has no command yet.
-func endsWait(sig os.Signal) bool {
-	return sig == unix.SIGINT || sig == unix.SIGTERM || sig == unix.SIGHUP || sig == unix.SIGQUIT
-}
-
-// endsJob tells whether nothing follows on a command that has ended with that
-// status, and that those signals were forwarded to. HUP and others may only have
-// told it something, unless it ended by them.
-func endsJob(forwarded map[syscall.Signal]bool, status syscall.WaitStatus) bool {
-	return forwarded[unix.SIGINT] || forwarded[unix.SIGTERM] || forwarded[unix.SIGQUIT] ||
-		status.Signaled() && forwarded[status.Signal()]
 }

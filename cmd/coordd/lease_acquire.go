@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -48,8 +46,11 @@ unless coordd lease renew prolongs it; valid_ms is how much of that is left. The
 exit code is
 
    0  it is held
-  69  no node that serves leases was reached, or it did not answer
+  69  no node that serves leases was reached, it did not answer, or it is at a bound,
+      such as --max-waiters
   75  somebody else holds it, also after --wait
+  76  that --attempt was withdrawn, or its lease is over: draw another one
+  128+n  signal n came first: INT (this process then ends by it), TERM, HUP or QUIT
 
 With any other code than 0 nothing is held: an attempt whose answer is not known,
 because of a timeout or a signal, is withdrawn (where that fails too it is said:
@@ -179,34 +180,6 @@ func (c *claimant) run(ctx context.Context, print func(acquiredView) error) erro
 		return &interrupted{err}
 	}
 	return err
-}
-
-// untilSignalled ends ctx at a signal, which is its cause then. PIPE is caught
-// so that a lease that nobody reads of can be given back.
-func untilSignalled(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	signals := make(chan os.Signal, 1)
-	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE} {
-		if !signal.Ignored(sig) {
-			signal.Notify(signals, sig)
-		}
-	}
-	go func() {
-		for {
-			select {
-			case sig := <-signals:
-				if endsWait(sig) {
-					cancel(&signalled{sig.(syscall.Signal)})
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		cancel(nil)
-	}
 }
 
 // acquire looks for a node that serves, and then claims the lease, again as long

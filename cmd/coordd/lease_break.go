@@ -61,10 +61,11 @@ long after this answer at the latest it has).`,
 				}
 			}
 			view := brokenView{Held: held}
+			op.patient = true // a break may be repeated
 			err := op.run(cmd.Context(), func(ctx context.Context, c adminv1.AdminClient) error {
 				resp, err := c.Break(ctx, &adminv1.BreakRequest{Name: held.Name, Token: uint64(held.Token), Now: now})
 				view.AtMostMS = resp.GetAtMostMs()
-				view.Ended = resp.GetFree() || view.AtMostMS == 0
+				view.Ended = resp.GetEnded()
 				return err
 			})
 			if endedBy(err) == leases.WhyBroken { // by a call before
@@ -79,7 +80,7 @@ long after this answer at the latest it has).`,
 	}
 	cmd.Flags().Var(&token, "token", "the fencing token of the lease that is meant (required)")
 	cmd.Flags().BoolVar(&now, "now", false, "free the name at once, although its holder may go on for a while")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for the name again with --now")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for the name again with --now")
 	op.register(cmd.Flags())
 	out.register(cmd)
 	return cmd
@@ -93,7 +94,7 @@ func confirmNow(in io.Reader, out io.Writer, held leases.Held) error {
 	}
 	fmt.Fprintf(out, "The holder of lease %q may go on for a while beside the next one: only stores that check fencing tokens are protected.\n", held.Name)
 	if !confirmed(in, out, "Type the lease's name to free it now: ", held.Name) {
-		return usagef("that was not the lease's name: nothing is broken")
+		return usagef("nothing was broken: the name was not typed")
 	}
 	return nil
 }

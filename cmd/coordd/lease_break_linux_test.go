@@ -10,8 +10,8 @@ func TestBreakNowAsks(t *testing.T) {
 		typed, says string
 		code        int
 	}{
-		{"nightlx\n", "that was not the lease's name: nothing is broken", exitUsage},
-		{"\x04", "nothing is broken", exitUsage}, // Ctrl-D
+		{"nightlx\n", "nothing was broken: the name was not typed", exitUsage},
+		{"\x04", "nothing was broken", exitUsage}, // Ctrl-D
 		{"nightly\n", "is a node running with that data folder?", exitUnavailable},
 	} {
 		p := sitDown(t, binary(t), "lease", "break", "nightly", "--token", "4294967297", "--now", "--data", t.TempDir())

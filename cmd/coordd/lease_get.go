@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coordd/coordd/client"
 	"github.com/coordd/coordd/leases"
-	"github.com/coordd/coordd/transport"
 )
 
 func newLeaseGet() *cobra.Command {
@@ -33,18 +33,7 @@ With -o json the fields are those of coordd status NAME.`,
   coordd lease get nightly -o json | jq -r .token`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := leases.ValidateName(args[0]); err != nil {
-				return err
-			}
-			var state leases.State
-			err := conn.ask(cmd.Context(), func(ctx context.Context, c *transport.Conn) (err error) {
-				state, err = c.Get(ctx, args[0])
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			return out.print(cmd.OutOrStdout(), viewState(state))
+			return printLease(cmd, &conn, out, args[0])
 		},
 		ValidArgsFunction: completeLease,
 	}
@@ -53,25 +42,17 @@ With -o json the fields are those of coordd status NAME.`,
 	return cmd
 }
 
-func viewState(s leases.State) leaseView {
-	view := leaseView{Name: s.Name, Held: s.Held, Waiters: uint32(s.Waiters)}
-	if s.Held {
-		view.Token, view.Owner, view.Attributes, view.Broken = s.Token, &s.Owner, s.Attributes, s.Broken
-		view.TTLMS, view.AtMostMS = uint32(s.TTL/time.Millisecond), new(uint32(s.AtMost/time.Millisecond))
-		view.AcquiredAt = timeOfDay(s.AcquiredAt)
+// printLease prints who holds a lease, or how the last one ended.
+func printLease(cmd *cobra.Command, conn *connection, out output, name string) error {
+	var state leases.State
+	err := conn.consult(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+		state, err = c.Get(ctx, name)
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	if s.Last.Token != 0 {
-		view.Last = &endView{Token: s.Last.Token, Why: s.Last.Why.String(), NextToken: s.Last.Next}
-	}
-	return view
-}
-
-// timeOfDay is t as it is printed; nil: not known.
-func timeOfDay(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return new(t.UTC())
+	return out.print(cmd.OutOrStdout(), viewState(state))
 }
 
 func newLeaseList() *cobra.Command {
@@ -85,11 +66,15 @@ func newLeaseList() *cobra.Command {
 		Use:   "list [PREFIX]",
 		Short: "Show which leases are held",
 		Long: `Shows the leases that are held and whose names begin with PREFIX, or all, in the
-order of their names. They are read in pages of 1000, each of its own moment.
+order of their names. They are read in pages of 1000, each of its own moment. The
+last line tells the place in the history of all leases, EPOCH/REVISION, from which
+coordd lease watch tells all that comes after.
 
-With -o json the fields are at (EPOCH/REVISION, from which coordd lease watch tells
-all that comes after), leases (each with the fields of coordd status NAME but
-waiters and last), next (where --limit has cut the list: what to go on --after).`,
+--limit 0 shows all; over HTTP limit is that of one page, and 0 means 100.
+
+With -o json the fields are at (that place), leases (each with the fields of coordd
+status NAME but waiters and last), next (where --limit has cut the list: what to go
+on --after).`,
 		Example: `  coordd lease list
   coordd lease list billing/ --limit 10 -o json`,
 		Args: cobra.MaximumNArgs(1),
@@ -97,11 +82,16 @@ waiters and last), next (where --limit has cut the list: what to go on --after).
 			if limit < 0 {
 				return usagef("invalid --limit %d: want 1 or more, or 0 for all", limit)
 			}
-			c, err := conn.dial()
+			if err := leases.ValidatePart("after", after); err != nil {
+				return err
+			}
+			backend, err := conn.dial()
 			if err != nil {
 				return err
 			}
-			defer c.Close()
+			defer backend.Close()
+			c := client.New(backend)
+			defer c.Close(cmd.Context())
 			page, err := list(cmd.Context(), c, conn.timeout, prefixOf(args), after, limit)
 			if err != nil {
 				return err
@@ -125,29 +115,31 @@ func prefixOf(args []string) string {
 	return args[0]
 }
 
-// list reads page after page, up to limit leases; 0: all. At is the first page's.
-func list(ctx context.Context, d leases.Directory, timeout time.Duration, prefix, after string, limit int) (all leases.Page, err error) {
-	for {
-		size := leases.MaxPage
-		if limit > 0 {
-			size = min(size, limit-len(all.Leases))
-		}
-		var page leases.Page
-		err := untilAnswered(ctx, timeout, "--timeout", func(ctx context.Context) (err error) {
-			page, err = d.List(ctx, prefix, after, size)
-			return err
-		})
+// list reads page after page, up to limit leases that come after after; 0: all.
+// At is the first page's. The timeout is that of each page.
+func list(ctx context.Context, c *client.Client, timeout time.Duration, prefix, after string, limit int) (all leases.Page, err error) {
+	ctx, search, end := untilFound(ctx, timeout)
+	defer end()
+	for page, err := range c.Pages(ctx, prefix) {
 		if err != nil {
 			return all, err
 		}
+		search.Reset(timeout)
 		if all.At == (leases.Position{}) {
 			all.At = page.At
 		}
-		all.Leases, all.Next = append(all.Leases, page.Leases...), page.Next
-		if after = page.Next; after == "" || limit > 0 && len(all.Leases) >= limit {
-			return all, nil
+		for _, s := range page.Leases {
+			if s.Name <= after {
+				continue
+			}
+			if n := len(all.Leases); limit > 0 && n == limit {
+				all.Next = all.Leases[n-1].Name
+				return all, nil
+			}
+			all.Leases = append(all.Leases, s)
 		}
 	}
+	return all, nil
 }
 
 // pageView is what lease list prints.
@@ -175,15 +167,17 @@ func viewPage(p leases.Page) pageView {
 func (v pageView) writeText(w io.Writer) {
 	if len(v.Leases) == 0 {
 		fmt.Fprintln(w, "no such lease is held")
-		return
+	} else {
+		writeTable(w, "LEASE\tTOKEN\tHELD BY\tENDS IN AT MOST", len(v.Leases), func(i int) []string {
+			l := v.Leases[i]
+			return []string{l.Name, l.Token.String(), l.Owner.String(), l.ends()}
+		})
 	}
-	writeTable(w, "LEASE\tTOKEN\tHELD BY\tENDS IN AT MOST", len(v.Leases), func(i int) []string {
-		l := v.Leases[i]
-		return []string{l.Name, l.Token.String(), l.Owner.String(), l.ends()}
-	})
+	fmt.Fprintln(w)
 	if v.Next != "" {
-		fmt.Fprintf(w, "\nThere are more: --after %s\n", quoted(v.Next))
+		fmt.Fprintf(w, "There are more: --after %s\n", quoted(v.Next))
 	}
+	fmt.Fprintf(w, "As of %s: coordd lease watch --from %[1]s tells what follows\n", v.At)
 }
 
 // writeTable writes n rows under a head.
@@ -214,11 +208,8 @@ host, pid}, waiting_ms}].`,
   coordd lease queue nightly -o json | jq -r '.waiters[0].attempt'`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := leases.ValidateName(args[0]); err != nil {
-				return err
-			}
 			var waiters []leases.Waiter
-			err := conn.ask(cmd.Context(), func(ctx context.Context, c *transport.Conn) (err error) {
+			err := conn.consult(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
 				waiters, err = c.Queue(ctx, args[0])
 				return err
 			})

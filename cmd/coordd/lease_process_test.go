@@ -279,6 +279,9 @@ func testLeaseBreak(t *testing.T, s *serving, by int) {
 	if state := read[leaseView](s, "get", "break"); state.Held || state.Last.Why != "broken" {
 		t.Errorf("got %+v, want that the name is free", state)
 	}
+	if got, want := command(t, "status", "break", "--addr", s.all()), s.lease("get", "break"); got != want || !strings.Contains(got.stdout, "broken") {
+		t.Errorf("status: got %+v, want the same as of lease get, %+v", got, want)
+	}
 }
 
 // A watch misses nothing when the node that tells it dies, and a claim waits on.

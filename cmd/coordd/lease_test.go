@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coordd/coordd/client"
 	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/tokens"
@@ -86,6 +87,8 @@ func (s *scripted) Withdraw(_ context.Context, _ string, attempt leases.ID) erro
 }
 
 func (s *scripted) List(_ context.Context, prefix, after string, limit int) (leases.Page, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.note("list", prefix, after, limit)
 	page, ok := next(&s.pages)
 	if !ok {
@@ -95,8 +98,11 @@ func (s *scripted) List(_ context.Context, prefix, after string, limit int) (lea
 }
 
 func (s *scripted) Watch(_ context.Context, _ string, from leases.Position, on func(leases.Batch) error) error {
+	s.mu.Lock()
 	s.note("watch", from)
-	if watch, ok := next(&s.watches); ok {
+	watch, ok := next(&s.watches)
+	s.mu.Unlock()
+	if ok {
 		return watch(from, on)
 	}
 	return &leases.MissedError{From: from, Newest: leases.Position{Epoch: from.Epoch + 1}}
@@ -240,7 +246,7 @@ func TestAcquireGivenUp(t *testing.T) {
 		code int
 		says string
 	}{
-		{name: "too long", code: exitUnavailable, says: "tried for 200ms, --timeout"},
+		{name: "too long", code: exitUnavailable, says: "gave up after 200ms (--timeout)"},
 		{name: "waited for too long", wait: 10 * time.Millisecond, code: exitUnavailable, says: "--wait"},
 		{name: "TERM", sig: syscall.SIGTERM, wait: leases.Forever, code: 143, says: "SIGTERM before lease \"job\" was acquired"},
 		{name: "INT", sig: syscall.SIGINT, wait: leases.Forever, code: 130, says: "SIGINT"},
@@ -296,19 +302,34 @@ func TestList(t *testing.T) {
 			{At: leases.Position{Epoch: 1, Revision: 9}, Leases: []leases.State{state("c")}},
 		}}
 	}
-	all, err := list(t.Context(), pages(), time.Minute, "", "", 0)
+	read := func(cluster *scripted, timeout time.Duration, after string, limit int) (leases.Page, error) {
+		return list(t.Context(), asking(t, cluster), timeout, "p", after, limit)
+	}
+	all, err := read(pages(), time.Minute, "", 0)
 	if err != nil || len(all.Leases) != 3 || all.At.Revision != 5 || all.Next != "" {
 		t.Errorf("got %+v, %v, want three leases as of the first page", all, err)
 	}
 	cluster := pages()
-	two, err := list(t.Context(), cluster, time.Minute, "p", "0", 2)
-	if err != nil || len(two.Leases) != 2 || two.Next != "b" || cluster.calls[0] != "list p 0 2" || len(cluster.calls) != 1 {
+	two, err := read(cluster, time.Minute, "", 2)
+	if err != nil || len(two.Leases) != 2 || two.Next != "b" || cluster.calls[0] != "list p  1000" {
 		t.Errorf("got %+v, %v by %q, want two leases and where to go on", two, err, cluster.calls)
 	}
-	_, err = list(t.Context(), &scripted{}, 100*time.Millisecond, "", "", 0)
-	if exitCode(err) != exitUnavailable || !strings.Contains(err.Error(), "tried for 100ms, --timeout") {
+	last, err := read(pages(), time.Minute, "a", 2)
+	if err != nil || len(last.Leases) != 2 || last.Leases[0].Name != "b" || last.Next != "" {
+		t.Errorf("got %+v, %v, want the two leases after a, and that there are no more", last, err)
+	}
+	cut := pages()
+	cut.pages = cut.pages[:1]
+	if _, err = read(cut, 100*time.Millisecond, "", 0); exitCode(err) != exitUnavailable || !strings.Contains(err.Error(), "no quorum: gave up after 100ms (--timeout)") {
 		t.Errorf("got %v, want that there is no quorum", err)
 	}
+}
+
+// asking is a client over the cluster.
+func asking(t *testing.T, b leases.Backend) *client.Client {
+	c := client.New(b)
+	t.Cleanup(func() { _ = c.Close(context.Background()) }) // it holds nothing
+	return c
 }
 
 func TestWatch(t *testing.T) {
@@ -335,11 +356,8 @@ func TestWatch(t *testing.T) {
 		},
 	}
 	var lines []changeView
-	f := &follower{
-		directory: cluster, timeout: time.Minute, stderr: new(bytes.Buffer),
-		print: func(v changeView) error { lines = append(lines, v); return nil },
-	}
-	err := f.run(t.Context(), true)
+	f := &follower{timeout: time.Minute, print: func(v changeView) error { lines = append(lines, v); return nil }}
+	err := f.run(t.Context(), asking(t, cluster), true)
 	if exitCode(err) != exitMissed || !strings.Contains(fmt.Sprint(err), "coordd lease watch --list") {
 		t.Errorf("got %v, want that changes were missed and what to do", err)
 	}
@@ -358,22 +376,67 @@ func TestWatch(t *testing.T) {
 
 // Where no node is found the watch ends; where it cannot print it does too.
 func TestWatchEnds(t *testing.T) {
-	unavailable := func(leases.Position, func(leases.Batch) error) error { return leases.ErrUnavailable }
-	f := &follower{
-		directory: &scripted{watches: []func(leases.Position, func(leases.Batch) error) error{unavailable, unavailable, unavailable, unavailable, unavailable, unavailable}},
-		timeout:   time.Millisecond, print: func(changeView) error { return nil }, stderr: new(bytes.Buffer),
+	nowhere := &scripted{}
+	for range 100 {
+		nowhere.watches = append(nowhere.watches, func(leases.Position, func(leases.Batch) error) error { return leases.ErrNoQuorum })
 	}
-	if err := f.run(t.Context(), false); exitCode(err) != exitUnavailable || !strings.Contains(err.Error(), "--timeout") {
+	f := &follower{timeout: 100 * time.Millisecond, print: func(changeView) error { return nil }}
+	err := f.run(t.Context(), asking(t, nowhere), false)
+	if exitCode(err) != exitUnavailable || !strings.Contains(fmt.Sprint(err), "no quorum: gave up after 100ms (--timeout)") {
 		t.Errorf("got %v, want that no node was found", err)
 	}
-	f = &follower{
-		directory: &scripted{watches: []func(leases.Position, func(leases.Batch) error) error{
-			func(_ leases.Position, on func(leases.Batch) error) error { return on(leases.Batch{}) },
-		}},
-		timeout: time.Minute, print: printLines(full{}, true), stderr: new(bytes.Buffer),
-	}
-	if err := f.run(t.Context(), false); exitCode(err) != exitInternal || !strings.Contains(err.Error(), "no space left") {
+	f = &follower{timeout: time.Minute, print: printLines(full{}, true)}
+	err = f.run(t.Context(), asking(t, &scripted{watches: []func(leases.Position, func(leases.Batch) error) error{
+		func(_ leases.Position, on func(leases.Batch) error) error { return on(leases.Batch{}) },
+	}}), false)
+	if exitCode(err) != exitInternal || !strings.Contains(fmt.Sprint(err), "no space left") {
 		t.Errorf("got %v, want why nothing is printed", err)
+	}
+}
+
+// A watch that has begun says once that nothing is heard, and again after it was.
+func TestWatchSilence(t *testing.T) {
+	var (
+		stderr  bytes.Buffer
+		cluster scripted
+	)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := &watched{Backend: &cluster, stderr: &stderr}
+	for _, c := range []struct {
+		name string
+		err  error // nil: a batch
+		late bool  // nothing was heard for long before
+		want string
+	}{
+		{"not begun", leases.ErrNoQuorum, false, ""},
+		{"not begun, for long", leases.ErrNoQuorum, true, ""},
+		{"begun", nil, false, ""},
+		{"broken", leases.ErrNoQuorum, false, ""},
+		{"broken for long", leases.ErrNoQuorum, true, "coordd: no quorum; trying on\n"},
+		{"said already", leases.ErrNoQuorum, true, ""},
+		{"heard again", nil, false, ""},
+		{"given up", context.Canceled, false, ""},
+		{"given up for long", context.Canceled, true, "coordd: unavailable: no node has told changes in time; trying on\n"},
+	} {
+		if c.late {
+			w.silence.since = clock.System().Now().Add(-time.Minute)
+		}
+		ctx := t.Context()
+		if errors.Is(c.err, context.Canceled) {
+			ctx = over
+		}
+		cluster.watches = append(cluster.watches, func(_ leases.Position, on func(leases.Batch) error) error {
+			if c.err != nil {
+				return c.err
+			}
+			return on(leases.Batch{})
+		})
+		_ = w.Watch(ctx, "", leases.Position{}, func(leases.Batch) error { return nil }) // what it says is looked at
+		if got := stderr.String(); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+		stderr.Reset()
 	}
 }
 
@@ -384,7 +447,7 @@ func TestLeaseOutput(t *testing.T) {
 		Last: leases.Ending{Name: "nightly", Token: 4294967297, Why: leases.WhyTransferred, Next: 4294967298},
 	}
 	broken := held
-	broken.Broken = true
+	broken.Broken, broken.Attributes = true, []byte("v=1\n")
 	listed := held
 	listed.Waiters, listed.Last = 0, leases.Ending{}
 	change := leases.Change{
@@ -399,6 +462,7 @@ func TestLeaseOutput(t *testing.T) {
 		{"get-held", viewState(held)},
 		{"get-broken", viewState(broken)},
 		{"get-free", viewState(leases.State{Name: "nightly", Last: leases.Ending{Name: "nightly", Token: 4294967298, Why: leases.WhyBroken}})},
+		{"get-never-held", viewState(leases.State{Name: "nightly"})},
 		{"list", viewPage(leases.Page{At: leases.Position{Epoch: 1, Revision: 42}, Leases: []leases.State{listed}, Next: "nightly"})},
 		{"list-empty", viewPage(leases.Page{At: leases.Position{Epoch: 1, Revision: 42}})},
 		{"queue", viewQueue("nightly", []leases.Waiter{{Position: 1, Attempt: leases.ID{1}, Owner: held.Owner, Waiting: 1234 * time.Millisecond}})},
@@ -467,5 +531,5 @@ func TestTokenFromEnvironment(t *testing.T) {
 	t.Setenv("COORDD_SESSION", "01000000000000000000000000000000")
 	failed(t, inProcess(t, "lease", "renew", "job"), exitUsage, `COORDD_FENCING_TOKEN="0x1": want a decimal number`)
 	t.Setenv("COORDD_FENCING_TOKEN", "4294967297")
-	failed(t, inProcess(t, "lease", "renew", "job", "--addr", nowhere, "--timeout", "100ms"), exitUnavailable, nowhere, "tried for 100ms, --timeout")
+	failed(t, inProcess(t, "lease", "renew", "job", "--addr", nowhere, "--timeout", "100ms"), exitUnavailable, nowhere, "gave up after 100ms (--timeout)")
 }

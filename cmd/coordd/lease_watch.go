@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/client"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/tokens"
 )
@@ -31,11 +32,15 @@ each, in order, from now on or from a place in their history, until it is stoppe
 With --list it prints the leases that are held first, and follows from there on.
 
 It goes on over failures of nodes, and misses nothing: any node tells the changes.
-Each remembers the last 10,000; where those after --from, or after the last line,
-are no longer among them, it ends with code 66. Then list the leases anew, and
-follow from there: start it with --list. --timeout bounds the search for a node at
-the beginning; later it tries on. From a node that is cut off from the others it
-goes on to another.
+Each remembers at most the last 10,000, fewer after a restart; where none remembers
+all after --from, or after the last line, it ends with code 66. Then list the leases
+anew, and follow from there: start it with --list. --timeout bounds the search for a
+node at the beginning; later it tries on. From a node that is cut off from the others
+it goes on to another.
+
+--from takes a place that lease list or this command has printed. One that the
+history has not reached yet is not refused: after "watching from" nothing is printed
+until it has been, which may be never.
 
 The kinds are granted, released, expired, withdrawn, broken (by an operator; the
 name is free when the line says so) and transferred; with --list at first held;
@@ -53,16 +58,18 @@ name, token, next_token (of the new lease, where it was transferred), free, owne
 			if listed && from != (positionFlag{}) {
 				return usagef("--list and --from exclude each other: a list tells where to go on from")
 			}
-			c, err := conn.dial()
+			backend, err := conn.dial()
 			if err != nil {
 				return err
 			}
-			defer c.Close()
+			defer backend.Close()
+			c := client.New(&watched{Backend: backend, stderr: cmd.ErrOrStderr()})
+			defer c.Close(cmd.Context())
 			f := &follower{
-				directory: c, timeout: conn.timeout, prefix: prefixOf(args), at: leases.Position(from),
-				print: printLines(cmd.OutOrStdout(), out.json()), stderr: cmd.ErrOrStderr(),
+				timeout: conn.timeout, prefix: prefixOf(args), at: leases.Position(from),
+				print: printLines(cmd.OutOrStdout(), out.json()),
 			}
-			return f.run(cmd.Context(), listed)
+			return f.run(cmd.Context(), c, listed)
 		},
 		ValidArgsFunction: completeLease,
 	}
@@ -75,50 +82,41 @@ name, token, next_token (of the new lease, where it was transferred), free, owne
 
 // follower prints the changes of leases. One goroutine has it.
 type follower struct {
-	directory leases.Directory
-	timeout   time.Duration // bounds the search for a node at the beginning
-	prefix    string
-	at        leases.Position // everything up to here has been printed; zero: begin now
-	print     func(changeView) error
-	stderr    io.Writer
+	timeout time.Duration // bounds the search for a node at the beginning
+	prefix  string
+	at      leases.Position // everything up to here has been printed; zero: begin now
+	print   func(changeView) error
 
-	begun   bool // a node has told where the watch begins
-	silence silence
+	begun bool // a node has told where the watch begins
 }
 
 // run never returns nil.
-func (f *follower) run(ctx context.Context, listed bool) error {
+func (f *follower) run(ctx context.Context, c *client.Client, listed bool) error {
 	if listed {
-		if err := f.list(ctx); err != nil {
+		if err := f.list(ctx, c); err != nil {
 			return err
 		}
 	}
-	end := clock.System().Now().Add(f.timeout)
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		before := f.at
-		err := f.directory.Watch(ctx, f.prefix, f.at, f.take)
-		switch {
-		case errors.Is(err, leases.ErrMissed):
-			return fmt.Errorf("%w (coordd lease watch --list)", err)
-		case !again(err):
+	ctx, search, end := untilFound(ctx, f.timeout)
+	defer end()
+	for batch, err := range c.Watch(ctx, f.prefix, client.From(f.at)) {
+		if errors.Is(err, leases.ErrMissed) {
+			err = fmt.Errorf("%w (coordd lease watch --list)", err)
+		}
+		if err == nil {
+			search.Stop()
+			err = f.take(batch)
+		}
+		if err != nil {
 			return err
-		case !f.begun && !clock.System().Now().Before(end):
-			return &exit{exitUnavailable, fmt.Errorf("%w (tried for %v, --timeout)", err, f.timeout)}
-		case f.at != before:
-			pause = minPause
-		}
-		if f.silence.breaks(err) && f.begun {
-			fmt.Fprintf(f.stderr, "coordd: %v; trying on\n", err)
-		}
-		if !sleep(ctx, pause) {
-			return context.Cause(ctx)
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // list prints what is held, and lets the watch begin there.
-func (f *follower) list(ctx context.Context) error {
-	page, err := list(ctx, f.directory, f.timeout, f.prefix, "", 0)
+func (f *follower) list(ctx context.Context, c *client.Client) error {
+	page, err := list(ctx, c, f.timeout, f.prefix, "", 0)
 	if err != nil {
 		return err
 	}
@@ -137,7 +135,6 @@ func (f *follower) list(ctx context.Context) error {
 
 // take prints a batch.
 func (f *follower) take(b leases.Batch) error {
-	f.silence.breaks(nil)
 	if !f.begun {
 		f.begun = true
 		if err := f.print(changeView{At: b.At.String(), Kind: "watching"}); err != nil {
@@ -156,6 +153,40 @@ func (f *follower) take(b leases.Batch) error {
 	}
 	f.at = b.At
 	return nil
+}
+
+// watched is a backend that says once how long nothing has been heard of a watch
+// that has begun.
+type watched struct {
+	leases.Backend
+	stderr io.Writer
+
+	mu      sync.Mutex // guards what follows: a watch that is given up may end beside the next one
+	begun   bool
+	silence silence
+}
+
+// Watch implements leases.Directory.
+func (w *watched) Watch(ctx context.Context, prefix string, from leases.Position, on func(leases.Batch) error) error {
+	err := w.Backend.Watch(ctx, prefix, from, func(b leases.Batch) error {
+		w.heard(nil)
+		return on(b)
+	})
+	if ctx.Err() != nil {
+		err = &leases.UnavailableError{Reason: "no node has told changes in time"}
+	}
+	w.heard(err)
+	return err
+}
+
+// heard takes what was heard of a watch; nil: a batch.
+func (w *watched) heard(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.begun = w.begun || err == nil
+	if w.silence.breaks(err) && w.begun {
+		fmt.Fprintf(w.stderr, "coordd: %v; trying on\n", err)
+	}
 }
 
 // changeView is a line of lease watch.

@@ -165,11 +165,13 @@ func freePorts(t *testing.T, n int) int {
 
 func portsFree(first, n int) bool {
 	for i := range n {
-		l, err := net.Listen("tcp", loopbackAddr(first+i*devPortStep))
-		if err != nil {
-			return false
+		for _, port := range []int{first + i*devPortStep, first + i*devPortStep + 1} { // a member's own, and its HTTP's
+			l, err := net.Listen("tcp", loopbackAddr(port))
+			if err != nil {
+				return false
+			}
+			l.Close()
 		}
-		l.Close()
 	}
 	return true
 }

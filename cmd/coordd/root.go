@@ -58,6 +58,7 @@ which a store can refuse the late write of a former holder.
 Every flag can be given as an environment variable too: --election-timeout as
 COORDD_ELECTION_TIMEOUT. A flag on the command line comes first. A --token is
 COORDD_FENCING_TOKEN, under which coordd run and coordd lease acquire hand it out.
+Only what is dangerous has to be typed: --yes, --now, --force, --holders-stopped.
 
 ` + exitTable,
 		Example: `  coordd dev                                       # a cluster to play with

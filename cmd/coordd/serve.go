@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,17 +26,7 @@ import (
 const stopTimeout = 8 * time.Second
 
 func newServe() *cobra.Command {
-	var (
-		config = node.Config{}
-		file   string
-		check  bool
-		listen = address(defaultAddr)
-		adv    address
-		http   httpFlag
-		join   addresses
-		tls    tlsFiles
-		log    logFlags
-	)
+	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run one member of a cluster",
@@ -54,7 +45,8 @@ code 70 where its disk stalls or it was removed from the cluster.
 --config names a file in YAML, whose keys are the names of the other flags:
 "election-timeout: 500ms", and for --join a list too. The command line comes first,
 then the environment, then the file. A key that is not known is refused. --check
-only says whether all of that is right.
+only says whether all of that is right. A file with every key and its default is in
+the source: docs/examples/coordd.yaml.
 
 Clients and members use the one TCP port of --listen. The next port, on loopback,
 is for HTTP: the same calls as JSON, metrics and health; another address by --http,
@@ -68,49 +60,74 @@ given.`,
   coordd serve --config /etc/coordd/coordd.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if file != "" {
-				if err := applyConfig(cmd.Flags(), file); err != nil {
-					return err
-				}
-			}
-			err := nonZero(config)
-			if err != nil {
-				return err
-			}
-			if config.TLS, err = tls.load(); err != nil {
-				return err
-			}
-			config.Listen, config.Advertise, config.Join = string(listen), string(adv), join
-			config.HTTP = http.address(string(listen))
-			withMetrics(&config)
-			config.Log = log.logger(cmd.ErrOrStderr())
-			if err := validate(&config); err != nil || check {
+			config, err := o.config(cmd.Flags(), cmd.ErrOrStderr())
+			if err != nil || o.check {
 				return err
 			}
 			return serve(cmd.Context(), config)
 		},
 	}
-	fs := cmd.Flags()
-	fs.StringVar(&file, configFlag, "", "YAML `file` with the values of the other flags")
-	fs.BoolVar(&check, "check", false, "do not run: only check the flags, the environment, the file and the certificates")
-	fs.StringVar(&config.Name, "name", "", "the member's `name`, unlike all others (required)")
-	fs.StringVar(&config.Site, "site", "", "where it runs, for people, such as aws or azure-west")
-	fs.StringVar(&config.Data, "data", "", "`folder` for its log, made if it is missing (required)")
-	fs.Var(&listen, "listen", "where it listens for clients and members")
-	fs.Var(&adv, "advertise", "the address that the others are told (default: where it listens)")
-	fs.Var(&http, "http", "address for HTTP, or off (default: the port after --listen's, on loopback)")
-	fs.BoolVar(&config.Reflection, "reflection", false, "let gRPC clients such as grpcurl ask which calls there are")
-	fs.Var(&join, "join", "addresses of the members; its own may be among them")
-	fs.BoolVar(&config.Bootstrap, "bootstrap", false, "found a cluster if there is none yet")
-	fs.Uint32Var(&config.FirstEpoch, "first-epoch", 1, "epoch of a cluster founded anew, greater than any of an earlier one's")
-	fs.DurationVar(&config.ElectionTimeout, "election-timeout", node.DefaultElectionTimeout, "how long without a leader until an election; the same on all members")
-	tls.register(fs)
-	fs.BoolVar(&config.Insecure, "insecure", false, "speak plaintext beyond loopback: anybody who reaches the port can take every lease")
-	fs.IntVar(&config.MaxClaims, "max-claims", node.DefaultMaxClaims, "how many claims are dealt with at a time")
-	fs.IntVar(&config.MaxWaiters, "max-waiters", node.DefaultMaxWaiters, "how many claims wait for names that are held")
-	fs.IntVar(&config.MaxWaitersPerName, "max-waiters-per-name", node.DefaultMaxWaitersPerName, "how many claims wait for one name")
-	log.register(fs)
+	o.register(cmd.Flags())
 	return cmd
+}
+
+// serveOptions has the flags.
+type serveOptions struct {
+	node              node.Config // what its fields and the flags have in common
+	file              string
+	check             bool
+	listen, advertise address
+	http              httpFlag
+	join              addresses
+	tls               tlsFiles
+	log               logFlags
+}
+
+func (o *serveOptions) register(fs *pflag.FlagSet) {
+	c := &o.node
+	o.listen = address(defaultAddr)
+	fs.StringVar(&o.file, configFlag, "", "YAML `file` with the values of the other flags")
+	fs.BoolVar(&o.check, "check", false, "do not run: only check the flags, the environment, the file and the certificates")
+	fs.StringVar(&c.Name, "name", "", "the member's `name`, unlike all others (required)")
+	fs.StringVar(&c.Site, "site", "", "where it runs, for people, such as aws or azure-west")
+	fs.StringVar(&c.Data, "data", "", "`folder` for its log, made if it is missing (required)")
+	fs.Var(&o.listen, "listen", "where it listens for clients and members")
+	fs.Var(&o.advertise, "advertise", "the address that the others are told (default: where it listens)")
+	fs.Var(&o.http, "http", "address for HTTP, or off (default: the port after --listen's, on loopback)")
+	fs.BoolVar(&c.Reflection, "reflection", false, "let gRPC clients such as grpcurl ask which calls there are")
+	fs.Var(&o.join, "join", "addresses of the members; its own may be among them")
+	fs.BoolVar(&c.Bootstrap, "bootstrap", false, "found a cluster if there is none yet")
+	fs.Uint32Var(&c.FirstEpoch, "first-epoch", 1, "epoch of a cluster founded anew, greater than any of an earlier one's")
+	fs.DurationVar(&c.ElectionTimeout, "election-timeout", node.DefaultElectionTimeout, "how long without a leader until an election; the same on all members")
+	o.tls.register(fs)
+	fs.BoolVar(&c.Insecure, "insecure", false, "speak plaintext beyond loopback: anybody who reaches the port can take every lease")
+	fs.IntVar(&c.MaxClaims, "max-claims", node.DefaultMaxClaims, "how many claims are dealt with at a time")
+	fs.IntVar(&c.MaxWaiters, "max-waiters", node.DefaultMaxWaiters, "how many claims wait for names that are held")
+	fs.IntVar(&c.MaxWaitersPerName, "max-waiters-per-name", node.DefaultMaxWaitersPerName, "how many claims wait for one name")
+	o.log.register(fs)
+}
+
+// config is what the flags, and the file if there is one, come to. It is valid,
+// and logs to stderr.
+func (o *serveOptions) config(fs *pflag.FlagSet, stderr io.Writer) (c node.Config, err error) {
+	if o.file != "" {
+		if err := applyConfig(fs, o.file); err != nil {
+			return c, err
+		}
+	}
+	c = o.node
+	if err := nonZero(c); err != nil {
+		return c, err
+	}
+	if c.TLS, err = o.tls.load(); err != nil {
+		return c, err
+	}
+	c.Listen, c.Advertise, c.Join = string(o.listen), string(o.advertise), o.join
+	c.HTTP = o.http.address(c.Listen)
+	withMetrics(&c)
+	c.Log = o.log.logger(stderr)
+	err = validate(&c)
+	return c, err
 }
 
 // serve runs a node until a signal or its own fatal end.
@@ -119,18 +136,21 @@ func serve(ctx context.Context, config node.Config) error {
 		config.Log.Warn("INSECURE: no TLS, by --insecure: anybody who reaches this port can take every lease; use --cert, --key and --ca",
 			"listen", config.Listen)
 	}
+	if host, _, err := splitAddress(config.HTTP); err == nil && !onLoopback(host) {
+		config.Log.Warn("INSECURE: HTTP beyond loopback, by --insecure: anybody who reaches this port can take every lease", "http", config.HTTP)
+	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	n, err := node.New(config)
 	if err != nil {
 		return err
 	}
-	config.Log.Info("coordd "+version.String(), "node", config.Name, "listen", config.Listen, "data", config.Data)
+	config.Log.Info("coordd "+version.String(), "node", config.Name, "listen", config.Listen, "http", cmp.Or(config.HTTP, httpOff), "data", config.Data)
 	if err := n.Start(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // a signal came first
 		}
-		return startError(err, config.Listen)
+		return startError(err, "--listen or --http")
 	}
 	select {
 	case <-n.Done():
@@ -194,6 +214,9 @@ func inFlags(problem error) string {
 	case "listen address":
 		return fmt.Sprintf("--listen %s can be reached from other machines, and without TLS anybody who reaches it can take every lease: "+
 			"give --cert, --key and --ca, or say --insecure", invalid.Value)
+	case "http":
+		return fmt.Sprintf("--http %s can be reached from other machines, and it asks nobody who they are: anybody who reaches it can take every lease: "+
+			"give an address of loopback, or say --insecure", invalid.Value)
 	case "advertised address":
 		return fmt.Sprintf("--advertise (or %s) is missing: want %s", envName("advertise"), invalid.Bounds)
 	case "data":

@@ -5,17 +5,12 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
-	"github.com/coordd/coordd/leases"
-	"github.com/coordd/coordd/tokens"
 	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 )
 
@@ -30,9 +25,10 @@ func newStatus() *cobra.Command {
 		Long: `Without NAME: who leads, and every member of the cluster, as it is now. The exit
 code is 0 when leases are granted, else 69 with the reason.
 
-With NAME: who holds that lease, since when, at most how long still, how many
-wait for it, and how the lease before it ended. The exit code is 0 when that is
-certain, else, after --timeout, 69. "since" is the granting node's time of day.
+With NAME, as coordd lease get NAME: who holds that lease, since when, at most how
+long still, how many wait for it, and how the lease before it ended. The exit code
+is 0 when that is certain, else, after --timeout, 69. "since" is the granting node's
+time of day.
 
 With -o json the fields are, for the cluster: serving, cluster, leader,
 leader_address, term, epoch, revision, leases, waiters, election_timeout_ms,
@@ -46,25 +42,14 @@ What is not known or does not apply is left out; later releases may add fields.`
   coordd status --addr 10.0.0.1:7420,10.0.0.2:7420 -o json`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name := ""
 			if len(args) == 1 {
-				name = args[0]
-				if err := leases.ValidateName(name); err != nil {
-					return err
-				}
+				return printLease(cmd, &conn, out, args[0])
 			}
-			if name == "" {
-				answer, err := conn.status(cmd.Context(), name, func(*coorddv1.StatusResponse) bool { return true })
-				if err != nil {
-					return err
-				}
-				return printCluster(cmd.OutOrStdout(), out, answer)
-			}
-			answer, err := conn.status(cmd.Context(), name, func(r *coorddv1.StatusResponse) bool { return r.GetLease() != nil })
+			answer, err := conn.status(cmd.Context(), func(*coorddv1.StatusResponse) bool { return true })
 			if err != nil {
 				return err
 			}
-			return printLease(cmd.OutOrStdout(), out, answer)
+			return printCluster(cmd.OutOrStdout(), out, answer)
 		},
 		ValidArgsFunction: completeLease,
 	}
@@ -82,13 +67,6 @@ func printCluster(w io.Writer, out output, answer *coorddv1.StatusResponse) erro
 		return &exit{code: exitUnavailable, err: errors.New("no leases are granted: " + view.why())}
 	}
 	return nil
-}
-
-func printLease(w io.Writer, out output, answer *coorddv1.StatusResponse) error {
-	if answer.GetLease() == nil {
-		return &exit{code: exitUnavailable, err: errors.New("nothing certain is known of the lease: " + viewCluster(answer.GetCluster()).why())}
-	}
-	return out.print(w, viewLease(answer.GetLease()))
 }
 
 // clusterView is what status prints about a cluster.
@@ -239,89 +217,6 @@ func (m memberView) roundTrip() string {
 		return "-"
 	}
 	return fmt.Sprintf("%.1fms", float64(m.RoundTripUS)/1000)
-}
-
-// leaseView is what status prints about one lease.
-type leaseView struct {
-	Name       string        `json:"name"`
-	Held       bool          `json:"held"`
-	Token      tokens.Token  `json:"token,omitzero"`
-	Owner      *leases.Owner `json:"owner,omitempty"`
-	AcquiredAt *time.Time    `json:"acquired_at,omitempty"`
-	TTLMS      uint32        `json:"ttl_ms,omitempty"`
-	AtMostMS   *uint32       `json:"at_most_ms,omitempty"`
-	Broken     bool          `json:"broken,omitempty"`
-	Waiters    uint32        `json:"waiters"`
-	Attributes []byte        `json:"attributes,omitempty"`
-	Last       *endView      `json:"last,omitempty"`
-}
-
-// endView tells how a lease ended.
-type endView struct {
-	Token     tokens.Token `json:"token"`
-	Why       string       `json:"why"`
-	NextToken tokens.Token `json:"next_token,omitzero"`
-}
-
-func viewLease(l *coorddv1.LeaseStatus) leaseView {
-	view := leaseView{Name: l.GetName(), Held: l.GetHeld(), Waiters: l.GetWaiters()}
-	if view.Held {
-		o := l.GetOwner()
-		view.Token = tokens.Token(l.GetToken())
-		view.Owner = &leases.Owner{Label: o.GetLabel(), Site: o.GetSite(), Host: o.GetHost(), PID: o.GetPid()}
-		view.TTLMS = l.GetTtlMs()
-		view.AtMostMS = new(l.GetAtMostMs())
-		view.Broken = l.GetBroken()
-		view.Attributes = l.GetAttributes()
-		if ms := l.GetAcquiredAtUnixMs(); ms != 0 {
-			view.AcquiredAt = new(time.UnixMilli(ms).UTC())
-		}
-	}
-	if last := l.GetLast(); last.GetToken() != 0 {
-		view.Last = &endView{
-			Token:     tokens.Token(last.GetToken()),
-			Why:       leases.Why(last.GetWhy()).String(),
-			NextToken: tokens.Token(last.GetNextToken()),
-		}
-	}
-	return view
-}
-
-func (v leaseView) writeText(w io.Writer) {
-	pairs := []string{"lease", v.Name}
-	if v.Held {
-		pairs = append(pairs, "held by", v.Owner.String(), "token", v.Token.String())
-		if v.AcquiredAt != nil {
-			pairs = append(pairs, "since", v.AcquiredAt.Format(time.RFC3339))
-		}
-		pairs = append(pairs, "ends in at most", v.ends(), "attributes", printable(v.Attributes))
-	} else {
-		pairs = append(pairs, "held by", "nobody")
-	}
-	pairs = append(pairs, "waiting", strconv.FormatUint(uint64(v.Waiters), 10))
-	if v.Last != nil {
-		pairs = append(pairs, "before", fmt.Sprintf("token %v, %s", v.Last.Token, v.Last.Why))
-	}
-	writeFields(w, pairs...)
-}
-
-// ends says in how much time the lease ends at the latest.
-func (v leaseView) ends() string {
-	unless := "unless renewed"
-	if v.Broken {
-		unless = "since an operator has broken it"
-	}
-	return fmt.Sprintf("%v %s (TTL %v)", milliseconds(*v.AtMostMS), unless, milliseconds(v.TTLMS))
-}
-
-// printable is b as text where it is text, and quoted otherwise: it comes from
-// whoever holds the lease and goes to a terminal.
-func printable(b []byte) string {
-	s := string(b)
-	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
 }
 
 func milliseconds(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }

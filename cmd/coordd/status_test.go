@@ -24,16 +24,9 @@ func TestStatusOutput(t *testing.T) {
 			{Name: "n4", ServerId: "n4.1011", Address: "10.1.0.2:7420", Voter: true},
 		},
 	}
-	held := &coorddv1.LeaseStatus{
-		Name: "nightly", Held: true, Token: 4294967298,
-		Owner:            &coorddv1.Owner{Label: "backup", Site: "aws", Host: "host7", Pid: 12},
-		AcquiredAtUnixMs: 1767323045000, TtlMs: 15000, AtMostMs: 12345, Waiters: 2, Attributes: []byte("v=1\n"),
-		Last: &coorddv1.NotHeld{Name: "nightly", Token: 4294967297, Why: coorddv1.Why_WHY_EXPIRED, NextToken: 4294967298},
-	}
 	for _, c := range []struct {
 		name   string
 		answer *coorddv1.StatusResponse
-		lease  bool
 		code   int
 	}{
 		{name: "cluster", answer: &coorddv1.StatusResponse{Cluster: serving}},
@@ -48,12 +41,6 @@ func TestStatusOutput(t *testing.T) {
 		{name: "cluster-not-founded", code: exitUnavailable, answer: &coorddv1.StatusResponse{Cluster: &coorddv1.ClusterStatus{
 			Node: "n1", Version: "0.1.0", State: "waiting for n2 at 10.0.0.2:7420 to answer", ElectionTimeoutMs: 1000,
 		}}},
-		{name: "lease-held", lease: true, answer: &coorddv1.StatusResponse{Cluster: serving, Lease: held}},
-		{name: "lease-free", lease: true, answer: &coorddv1.StatusResponse{Cluster: serving, Lease: &coorddv1.LeaseStatus{
-			Name: "nightly", Last: &coorddv1.NotHeld{Name: "nightly", Token: 4294967298, Why: coorddv1.Why_WHY_RELEASED},
-		}}},
-		{name: "lease-never-held", lease: true, answer: &coorddv1.StatusResponse{Cluster: serving, Lease: &coorddv1.LeaseStatus{Name: "nightly"}}},
-		{name: "lease-unknown", lease: true, code: exitUnavailable, answer: &coorddv1.StatusResponse{Cluster: &coorddv1.ClusterStatus{Node: "n3", State: "looking for a leader"}}},
 	} {
 		for _, form := range []string{"text", "json"} {
 			t.Run(c.name+"/"+form, func(t *testing.T) {
@@ -64,11 +51,7 @@ func TestStatusOutput(t *testing.T) {
 				if err := out.format.Set(form); err != nil {
 					t.Fatal(err)
 				}
-				printed := printCluster
-				if c.lease {
-					printed = printLease
-				}
-				err := printed(&b, out, c.answer)
+				err := printCluster(&b, out, c.answer)
 				if got := exitCode(err); got != c.code {
 					t.Errorf("got code %d (%v), want %d", got, err, c.code)
 				}

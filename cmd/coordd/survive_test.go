@@ -178,11 +178,11 @@ func (k *keeper) end(s *survivors) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	switch r, err := s.conn.Status(ctx, k.lease.Name()); {
+	switch state, err := s.conn.Get(ctx, k.lease.Name()); {
 	case err != nil:
-		t.Errorf("status of %q: %v", k.lease.Name(), err)
-	case tokens.Token(r.GetLease().GetToken()) != k.token || k.lease.Token() != k.token || r.GetLease().GetOwner().GetLabel() != k.name:
-		t.Errorf("got %v and status %v, want token %v throughout", k.lease.Token(), r, k.token)
+		t.Errorf("get %q: %v", k.lease.Name(), err)
+	case state.Token != k.token || k.lease.Token() != k.token || state.Owner.Label != k.name:
+		t.Errorf("got %v and %+v, want token %v throughout", k.lease.Token(), state, k.token)
 	}
 	k.held.End()
 	if err := k.lease.Release(ctx); err != nil {

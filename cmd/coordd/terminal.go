@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -104,14 +103,3 @@ func (t *terminal) close(group int, r warden.Result, forwarded map[syscall.Signa
 	unix.Kill(0, sig)
 	return sig
 }
-
-// interruptSelf ends this process by SIGINT, unless that was ignored from the
-// beginning.
-func interruptSelf() {
-	signal.Reset(unix.SIGINT)
-	unix.Kill(unix.Getpid(), unix.SIGINT)
-	time.Sleep(time.Second) // another thread may be the one that gets it
-}
-
-// stopSelf stops this process until somebody continues it.
-func stopSelf() { unix.Kill(unix.Getpid(), unix.SIGSTOP) }

@@ -43,6 +43,9 @@ type request struct {
 	// a released token itself: once a greater one is granted, there is nothing
 	// left to end.
 	last tokens.Token
+	// before is the token that was granted next before that of a granted Acquire,
+	// as far as anybody was told: the search need not try others in between.
+	before tokens.Token
 	// unseen: the Break may have come before the Acquire that told of the grant,
 	// since an earlier copy of that got no answer.
 	unseen bool
@@ -114,6 +117,12 @@ func (h History) operations() []porcupine.Operation {
 	const end = math.MaxInt64 - 1
 	granted := map[leases.ID]tokens.Token{} // the greatest of each attempt
 	asked := map[tokens.Token]int{}         // order of the first Acquire that told of it
+	before, last := map[tokens.Token]tokens.Token{}, map[string]tokens.Token{}
+	for _, e := range slices.SortedFunc(slices.Values(h.grants()), func(a, b *Event) int { return cmp.Compare(a.Token, b.Token) }) {
+		if last[e.Name] != e.Token {
+			before[e.Token], last[e.Name] = last[e.Name], e.Token
+		}
+	}
 	for _, e := range h.grants() {
 		granted[e.Attempt] = max(granted[e.Attempt], e.Token)
 		if _, ok := asked[e.Token]; !ok {
@@ -124,7 +133,7 @@ func (h History) operations() []porcupine.Operation {
 	var ops []porcupine.Operation
 	names := map[string]bool{}
 	for _, e := range h.Events {
-		r := request{Event: e, contended: contended[e], last: e.Token}
+		r := request{Event: e, contended: contended[e], last: e.Token, before: before[e.Token]}
 		switch {
 		case e.Outcome == Nothing,
 			e.Outcome == Unknown && (e.Kind == Acquire || e.Kind == Renew),
@@ -259,7 +268,7 @@ func step(own map[tokens.Token]*Belief, s state, r request) (bool, state) {
 		if s.token == r.Token && s.attempt == r.Attempt {
 			return true, s
 		}
-		if !takeable || r.Token <= s.last {
+		if !takeable || r.before != s.last {
 			return false, s
 		}
 		return true, s.grant(r)

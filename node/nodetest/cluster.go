@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,10 +71,10 @@ type member struct {
 	electionTimeout time.Duration // of its next life
 
 	// One life.
-	node      *node.Node // nil: it is down
-	writes    *gate      // to the disk
+	node      atomic.Pointer[node.Node] // nil: it is down
+	writes    *gate                     // to the disk
 	proposals *gate
-	paused    bool
+	paused    atomic.Bool
 }
 
 // New starts a cluster and waits until it serves. It closes it when the test ends.
@@ -93,7 +94,7 @@ func (c *Cluster) AllVote() {
 	c.t.Helper()
 	c.eventually("all nodes vote", func() bool {
 		for _, m := range c.members {
-			if m.node != nil && !votes(m.node) {
+			if n := m.node.Load(); n != nil && !votes(n) {
 				return false
 			}
 		}
@@ -152,8 +153,8 @@ func (c *Cluster) Addrs() (addrs []string) {
 // Addr is the address of node i.
 func (c *Cluster) Addr(i int) string { return c.members[i].host + ":7420" }
 
-// Node is node i; nil while it is down.
-func (c *Cluster) Node(i int) *node.Node { return c.members[i].node }
+// Node is node i; nil while it is down. It is safe for concurrent use.
+func (c *Cluster) Node(i int) *node.Node { return c.members[i].node.Load() }
 
 // Start begins a life of node i.
 func (c *Cluster) Start(i int) {
@@ -176,7 +177,7 @@ func (c *Cluster) Start(i int) {
 	if err := n.Start(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	m.node = n
+	m.node.Store(n)
 }
 
 // keep lets the log be compacted as the cluster's configuration says.
@@ -197,14 +198,15 @@ func (c *Cluster) Leader() (leader int) {
 }
 
 // Serving returns the node that serves in the newest term, if there is one. A
-// node that is paused is not asked.
+// node that is paused is not asked. It is safe for concurrent use.
 func (c *Cluster) Serving() (leader int, ok bool) {
 	var newest uint64
 	for i, m := range c.members {
-		if m.node == nil || m.paused {
+		n := m.node.Load()
+		if n == nil || m.paused.Load() {
 			continue
 		}
-		if s := m.node.Status(); s.Serving && s.Term > newest {
+		if s := n.Status(); s.Serving && s.Term > newest {
 			leader, newest = i, s.Term
 		}
 	}
@@ -300,8 +302,8 @@ func (c *Cluster) close() {
 		conn.Close()
 	}
 	for _, m := range c.members {
-		if m.node != nil {
-			closing.Go(func() { c.bury(m.node) })
+		if n := m.node.Load(); n != nil {
+			closing.Go(func() { c.bury(n) })
 		}
 	}
 	closing.Wait()

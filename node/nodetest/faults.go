@@ -35,11 +35,11 @@ func (c *Cluster) HealAll() {
 // give the node a long election timeout.
 func (c *Cluster) Pause(i int) {
 	m := c.members[i]
-	if m.node == nil || m.paused {
+	if m.node.Load() == nil || m.paused.Load() {
 		return
 	}
 	c.Note("pause %s", m.host)
-	m.paused = true
+	m.paused.Store(true)
 	m.clock.pause()
 	m.writes.close()
 	c.Net.Pause(m.host)
@@ -48,11 +48,11 @@ func (c *Cluster) Pause(i int) {
 // Resume lets a paused node go on.
 func (c *Cluster) Resume(i int) {
 	m := c.members[i]
-	if !m.paused {
+	if !m.paused.Load() {
 		return
 	}
 	c.Note("resume %s", m.host)
-	m.paused = false
+	m.paused.Store(false)
 	m.clock.resume()
 	m.writes.open()
 	c.Net.Resume(m.host)
@@ -62,7 +62,7 @@ func (c *Cluster) Resume(i int) {
 // write that waits for the disk is lost.
 func (c *Cluster) Crash(i int) {
 	m := c.members[i]
-	if m.node == nil {
+	if m.node.Load() == nil {
 		return
 	}
 	c.Note("crash %s", m.host)
@@ -70,8 +70,8 @@ func (c *Cluster) Crash(i int) {
 	m.writes.kill()
 	m.proposals.kill()
 	m.clock.resume()
-	dead := m.node
-	m.node, m.paused = nil, false
+	dead := m.node.Swap(nil)
+	m.paused.Store(false)
 	c.graves.Go(func() { c.bury(dead) })
 }
 
@@ -82,7 +82,7 @@ func (c *Cluster) SetElectionTimeout(i int, d time.Duration) {
 
 // Restart begins the next life of a node that has crashed or was stopped.
 func (c *Cluster) Restart(i int) {
-	if c.members[i].node != nil {
+	if c.Node(i) != nil {
 		return
 	}
 	c.Note("restart %s", c.Host(i))
@@ -100,16 +100,16 @@ func (c *Cluster) Wipe(i int) {
 // Stop ends node i in order: it hands its leadership on.
 func (c *Cluster) Stop(i int) {
 	m := c.members[i]
-	if m.node == nil {
+	if m.node.Load() == nil {
 		return
 	}
 	c.Note("stop %s", m.host)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := m.node.Close(ctx); err != nil {
+	if err := m.node.Load().Close(ctx); err != nil {
 		c.Note("stop %s: %v", m.host, err)
 	}
-	m.node = nil
+	m.node.Store(nil)
 }
 
 // StallDisk keeps every later write to node i's disk from ending until

@@ -83,53 +83,23 @@ var longLine = scenario{
 		if first == nil {
 			return
 		}
-		var everybody sync.WaitGroup
-		clients := map[string]*Client{}
-		ctx, give := context.WithCancel(context.Background())
-		defer give()
-		for i := range waiters {
-			k := c.Client(fmt.Sprintf("w%d", i), ClientConfig{})
-			clients[k.Name] = k
-			work := c.some(10*time.Millisecond, 60*time.Millisecond)
-			k.connect()
-			time.Sleep(5 * time.Millisecond) // nobody overtakes another on its way
-			everybody.Go(func() {
-				h, err := k.Acquire(ctx, name, client.TTL(ttl))
-				if err != nil {
-					return
-				}
-				pause(h.Context(), work)
-				soon, cancel := context.WithTimeout(context.Background(), ttl)
-				defer cancel()
-				h.Release(soon)
-			})
-		}
+		clients := c.lineUp(ttl)
 		c.eventually("all wait", func() bool { return c.Node(leader).Status().Waiters == waiters })
-		line, err := c.Node(leader).Queue(context.Background(), name)
-		if err != nil {
-			c.Broken("the queue: %w", err)
-			return
-		}
-		for i, w := range line {
-			if w.Owner.Label != fmt.Sprintf("w%d", i) || w.Position != i+1 {
-				c.Broken("%s is told to be number %d, and came as number %d", w.Owner.Label, w.Position, i+1)
-			}
-		}
+		before := c.queued(leader)
+
 		var got turns
-		began, before := c.Claims(name), leases.Position{}
-		if p, err := c.Node(leader).List(context.Background(), "", "", 1); err == nil {
-			before = p.At
-		}
-		watching, end := context.WithCancel(context.Background())
-		var watch sync.WaitGroup
-		watch.Go(func() { got.follow(watching, c, leader, before) })
-		defer watch.Wait()
+		began := c.Claims(name)
+		ctx, end := context.WithCancel(context.Background())
+		var watching sync.WaitGroup
+		watching.Go(func() { got.follow(ctx, c, leader, before) })
+		defer watching.Wait()
 		defer end()
 
 		dead := deaths{at: map[string]clock.Instant{}}
 		for i, place := range c.Rand.Perm(waiters)[:doomed] {
-			k := clients[line[place].Owner.Label]
+			k := clients[place]
 			time.AfterFunc(c.some(0, 15*time.Second), func() { dead.end(c, k, i%3) })
+			defer k.resume()
 		}
 		first.Release(context.Background())
 		c.eventually("the line is empty", func() bool {
@@ -149,14 +119,52 @@ var longLine = scenario{
 		if called := c.Claims(name) - began; called != len(got.all) {
 			c.Broken("%d claims were proposed for %d grants: a release calls more than one", called, len(got.all))
 		}
-		for who := range dead.at {
-			clients[who].resume()
-		}
-		give()
-		everybody.Wait()
 	},
 	least: history.Counts{Grants: 140},
 	heavy: 20,
+}
+
+// lineUp lets w0, w1, … ask for the name, one after the other. Each holds it for a
+// moment in its turn.
+func (c *Cluster) lineUp(ttl time.Duration) (clients []*Client) {
+	for i := range waiters {
+		k := c.Client(fmt.Sprintf("w%d", i), ClientConfig{})
+		clients = append(clients, k)
+		work := c.some(10*time.Millisecond, 60*time.Millisecond)
+		k.connect()
+		time.Sleep(5 * time.Millisecond) // nobody overtakes another on its way
+		go func() {
+			h, err := k.Acquire(context.Background(), name, client.TTL(ttl))
+			if err != nil {
+				return // it has been closed
+			}
+			pause(h.Context(), work)
+			soon, cancel := context.WithTimeout(context.Background(), ttl)
+			defer cancel()
+			h.Release(soon)
+		}()
+	}
+	return clients
+}
+
+// queued checks that w0, w1, … stand in this order, and returns the place in the
+// history at which they do.
+func (c *Cluster) queued(leader int) leases.Position {
+	line, err := c.Node(leader).Queue(context.Background(), name)
+	if err != nil {
+		c.Broken("the queue: %w", err)
+	}
+	for i, w := range line {
+		if w.Owner.Label != fmt.Sprintf("w%d", i) || w.Position != i+1 {
+			c.Broken("%s stands at place %d of the queue, told as %d", w.Owner.Label, i+1, w.Position)
+			break
+		}
+	}
+	p, err := c.Node(leader).List(context.Background(), "", "", 1)
+	if err != nil {
+		c.Broken("the list: %w", err)
+	}
+	return p.At
 }
 
 // inTurn checks who of w0, w1, … had the name, in which order, and for how long

@@ -186,6 +186,7 @@ type mirrors struct {
 func newMirrors(c *Cluster) *mirrors {
 	m := &mirrors{cluster: c, lives: map[int]*life{}}
 	m.ctx, m.stop = context.WithCancel(context.Background())
+	c.t.Cleanup(func() { m.stop(); m.running.Wait() })
 	return m
 }
 
@@ -389,7 +390,7 @@ func watching(spoil func(leases.Batch) leases.Batch) scenario {
 			time.Sleep(2 * ttl) // what was left behind has expired
 			w.end()
 		},
-		least: history.Counts{Grants: 40, Releases: 20, Breaks: 3},
+		least: history.Counts{Grants: 30, Releases: 15, Breaks: 1},
 		heavy: 3,
 	}
 }
@@ -449,6 +450,8 @@ var slowReader = scenario{
 		}
 		w.client("fast", "")
 		gate := make(chan struct{})
+		open := sync.OnceFunc(func() { close(gate) })
+		defer open()
 		slow := []*mirror{w.add("slow", ""), w.add("slow, in a member", ""), w.add("slow, of some names", "x1")}
 		for _, one := range slow {
 			one.slow = gate
@@ -469,7 +472,7 @@ var slowReader = scenario{
 			}
 			return true
 		})
-		close(gate)
+		open()
 		w.end()
 		for _, one := range slow[:2] { // what the third was told may all have been on its way
 			if len(one.watches) < 2 {

@@ -3,8 +3,9 @@
 // manual. Which call is found where, gateway.yaml says; the translation is
 // generated from it (grpc-gateway), and so is the OpenAPI file that is served.
 //
-// A call goes on as gRPC over a connection in memory, so that it is served as
-// any other, and its context ends when the HTTP client hangs up.
+// A call goes on as gRPC over a connection in memory (Acquire without one, see
+// client), so that it is served as any other, and its context ends when the HTTP
+// client hangs up.
 package gateway
 
 import (

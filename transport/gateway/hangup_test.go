@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -83,6 +84,44 @@ func TestHangUpsEndEveryCall(t *testing.T) {
 				t.Errorf("%s, %s: got the end of %s", call, how, got)
 			}
 		}
+	}
+}
+
+// An acquire whose caller is still there when it is granted is answered, whatever
+// the caller does then: the node, which has drawn its attempt, would not know
+// that nobody has heard of it.
+func TestGrantsAreAnswered(t *testing.T) {
+	granted := make(chan bool, 1)
+	come := make(chan struct{}, 1)
+	s := serve(t, &cluster{acquire: func(ctx context.Context, r *coorddv1.AcquireRequest) (*coorddv1.AcquireResponse, error) {
+		come <- struct{}{}
+		for range r.WaitMs {
+			runtime.Gosched()
+		}
+		err := ctx.Err()
+		granted <- err == nil
+		return &coorddv1.AcquireResponse{Name: r.Name}, err
+	}})
+	there := 0
+	for i := range 1000 {
+		conn := s.raw(t, "POST", "/v1/acquire", fmt.Sprintf(`{"wait_ms": %d}`, i%50))
+		<-come
+		conn.CloseWrite()
+		answer, err := io.ReadAll(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		if !within(t, "the call's end", granted) {
+			continue
+		}
+		if there++; !strings.HasPrefix(string(answer), "HTTP/1.1 200 ") {
+			t.Fatalf("got %q, want the grant", answer)
+		}
+	}
+	t.Logf("%d of 1000 callers were still there", there)
+	if there == 0 {
+		t.Error("every caller was gone too early")
 	}
 }
 

@@ -142,6 +142,12 @@ func TestBadQueries(t *testing.T) {
 			t.Errorf("%s: got %d %+v, want 400 INVALID for %s that says %q", tt.path, code, f, tt.field, tt.want)
 		}
 	}
+	for _, path := range []string{"/v1/lease?", "/v1/lease?name=%zz&", "/v1/lease?name=a&name=", "/"} { // however long, it is said what is wanted
+		code, body := s.get(t, path+strings.Repeat("é", 1000))
+		if f := failed(t, body); code == http.StatusOK || f.Code != "INVALID" || !strings.HasSuffix(f.Message, fmt.Sprint(": want ", f.Details["bounds"])) || len(f.Message) > 400 {
+			t.Errorf("%s with 2000 bytes: got %d %+v, want a short error that says what is wanted", path, code, f)
+		}
+	}
 	code, body := s.post(t, "/v1/acquire?name=a", `{}`)
 	if f := failed(t, body); code != http.StatusBadRequest || f.Details["field"] != "query parameter" {
 		t.Errorf("a query with POST: got %d %+v, want 400", code, f)

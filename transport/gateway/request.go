@@ -52,22 +52,22 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 // to refuse it with.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request) (rt route, body []byte, status int, err error) {
 	if s.local && !namesLoopback(r.Host) {
-		return rt, nil, http.StatusForbidden, &leases.InvalidError{Field: "host", Value: r.Host, Bounds: "localhost or a loopback address, as the gateway listens on one"}
+		return rt, nil, http.StatusForbidden, invalid("host", r.Host, "localhost or a loopback address, as the gateway listens on one")
 	}
 	rt, ok := s.routes[r.URL.Path]
 	if !ok {
-		return rt, nil, http.StatusNotFound, &leases.InvalidError{Field: "path", Value: r.URL.Path, Bounds: "one of those in /v1/openapi.json"}
+		return rt, nil, http.StatusNotFound, invalid("path", r.URL.Path, "one of those in /v1/openapi.json")
 	}
 	if r.Method != rt.method && !(rt.page && r.Method == http.MethodHead) {
 		w.Header().Set("Allow", rt.method)
-		return rt, nil, http.StatusMethodNotAllowed, &leases.InvalidError{Field: "method", Value: r.Method, Bounds: rt.method}
+		return rt, nil, http.StatusMethodNotAllowed, invalid("method", r.Method, rt.method)
 	}
 	if err := checkQuery(r.URL.RawQuery, rt); err != nil {
 		return rt, nil, http.StatusBadRequest, err
 	}
 	if rt.method == http.MethodGet {
 		if r.ContentLength != 0 {
-			return rt, nil, http.StatusBadRequest, &leases.InvalidError{Field: "body", Value: "one", Bounds: "none with GET"}
+			return rt, nil, http.StatusBadRequest, invalid("body", "one", "none with GET")
 		}
 		return rt, nil, 0, nil
 	}
@@ -79,7 +79,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) (rt route, body [
 func checkQuery(query string, rt route) error {
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return &leases.InvalidError{Field: "query", Value: query, Bounds: fmt.Sprintf("name=value pairs, percent-encoded (%v)", err)}
+		return invalid("query", query, fmt.Sprintf("name=value pairs, percent-encoded (%v)", err))
 	}
 	for name, all := range values {
 		switch {
@@ -88,11 +88,11 @@ func checkQuery(query string, rt route) error {
 			if len(rt.query) == 0 {
 				bounds = "none here"
 			}
-			return &leases.InvalidError{Field: "query parameter", Value: name, Bounds: bounds}
+			return invalid("query parameter", name, bounds)
 		case len(all) != 1:
-			return &leases.InvalidError{Field: name, Value: strings.Join(all, ", "), Bounds: "one value"}
+			return invalid(name, strings.Join(all, ", "), "one value")
 		case !utf8.ValidString(all[0]):
-			return &leases.InvalidError{Field: name, Value: all[0], Bounds: "UTF-8, percent-encoded"}
+			return invalid(name, all[0], "UTF-8, percent-encoded")
 		}
 	}
 	return nil
@@ -102,15 +102,26 @@ func checkQuery(query string, rt route) error {
 // make a browser send without asking first, and nobody here says yes.
 func readBody(w http.ResponseWriter, r *http.Request) (body []byte, status int, err error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != typeJSON {
-		return nil, http.StatusUnsupportedMediaType, &leases.InvalidError{Field: "content-type", Value: r.Header.Get("Content-Type"), Bounds: typeJSON}
+		return nil, http.StatusUnsupportedMediaType, invalid("content-type", r.Header.Get("Content-Type"), typeJSON)
 	}
 	body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var long *http.MaxBytesError
 	switch {
 	case errors.As(err, &long):
-		return nil, http.StatusRequestEntityTooLarge, &leases.InvalidError{Field: "body", Value: "a longer one", Bounds: fmt.Sprintf("at most %d bytes", maxBody)}
+		return nil, http.StatusRequestEntityTooLarge, invalid("body", "a longer one", fmt.Sprintf("at most %d bytes", maxBody))
 	case err != nil:
-		return nil, http.StatusBadRequest, &leases.InvalidError{Field: "body", Value: "cut off", Bounds: fmt.Sprintf("all of it within %v (%v)", readTime, err)}
+		return nil, http.StatusBadRequest, invalid("body", "cut off", fmt.Sprintf("all of it within %v (%v)", readTime, err))
 	}
 	return body, 0, nil
+}
+
+// maxValue is how much of what is refused an error repeats, in bytes: what is
+// wanted comes after it.
+const maxValue = 100
+
+func invalid(field, value, bounds string) error {
+	if len(value) > maxValue {
+		value = strings.ToValidUTF8(value[:maxValue], "") + "…"
+	}
+	return &leases.InvalidError{Field: field, Value: value, Bounds: bounds}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 
-	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 	gatewayv1 "github.com/coordd/coordd/transport/gateway/coordd/v1"
 )
 
@@ -38,7 +37,7 @@ func (s *Server) newRoutes() (map[string]route, error) {
 		runtime.WithOutgoingTrailerMatcher(nothing),
 		runtime.WithDisableChunkedEncoding(), // net/http does it by itself
 	)
-	if err := gatewayv1.RegisterCoorddHandlerClient(context.Background(), mux, begunClient{coorddv1.NewCoorddClient(s.conn)}); err != nil {
+	if err := gatewayv1.RegisterCoorddHandlerClient(context.Background(), mux, newClient(s.conn, s.cfg)); err != nil {
 		return nil, err
 	}
 	var doc struct {

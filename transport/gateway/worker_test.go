@@ -31,7 +31,7 @@ func work(t *testing.T, urls string, flags ...string) *worker {
 	t.Cleanup(cancel)
 	w := new(worker)
 	w.cmd = exec.CommandContext(ctx, "python3", slices.Concat([]string{"../../docs/examples/worker.py", "nightly", "--ttl", "10", "--seconds", "0.05"}, flags)...)
-	w.cmd.Env = append(os.Environ(), "COORDD_HTTP="+urls, "PYTHONDONTWRITEBYTECODE=1", "http_proxy=http://127.0.0.1:1")
+	w.cmd.Env = append(os.Environ(), "COORDD_URL="+urls, "PYTHONDONTWRITEBYTECODE=1", "http_proxy=http://127.0.0.1:1")
 	w.cmd.Stdout, w.cmd.Stderr = &w.stdout, &w.stderr
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)

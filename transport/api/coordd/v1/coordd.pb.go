@@ -233,9 +233,9 @@ func (Why) EnumDescriptor() ([]byte, []int) {
 type AcquireRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Session       string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`              // who asks; empty: the node draws one, or derives it from the attempt where there is one
+	Session       string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`              // who asks; empty, where attempt is too: the node draws one
 	Attempt       string                 `protobuf:"bytes,3,opt,name=attempt,proto3" json:"attempt,omitempty"`              // drawn at random for this one acquire and its repeats; empty: the node draws it
-	TtlMs         uint32                 `protobuf:"varint,4,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`    // 1000 to 300000
+	TtlMs         uint32                 `protobuf:"varint,4,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`    // 1000 to 300000; 0: 15000
 	WaitMs        uint32                 `protobuf:"varint,5,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // 0: do not queue; 2^32-1: without limit
 	Owner         *Owner                 `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
 	Attributes    []byte                 `protobuf:"bytes,7,opt,name=attributes,proto3" json:"attributes,omitempty"` // at most 512 bytes

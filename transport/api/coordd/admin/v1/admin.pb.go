@@ -86,7 +86,7 @@ func (x *BreakRequest) GetNow() bool {
 
 type BreakResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Free          bool                   `protobuf:"varint,1,opt,name=free,proto3" json:"free,omitempty"`                           // the name is free
+	Ended         bool                   `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`                         // the lease has ended
 	AtMostMs      uint32                 `protobuf:"varint,2,opt,name=at_most_ms,json=atMostMs,proto3" json:"at_most_ms,omitempty"` // else: it is so long after this answer at the latest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -122,9 +122,9 @@ func (*BreakResponse) Descriptor() ([]byte, []int) {
 	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *BreakResponse) GetFree() bool {
+func (x *BreakResponse) GetEnded() bool {
 	if x != nil {
-		return x.Free
+		return x.Ended
 	}
 	return false
 }
@@ -328,9 +328,9 @@ const file_coordd_admin_v1_admin_proto_rawDesc = "" +
 	"\fBreakRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x10\n" +
-	"\x03now\x18\x03 \x01(\bR\x03now\"A\n" +
-	"\rBreakResponse\x12\x12\n" +
-	"\x04free\x18\x01 \x01(\bR\x04free\x12\x1c\n" +
+	"\x03now\x18\x03 \x01(\bR\x03now\"C\n" +
+	"\rBreakResponse\x12\x14\n" +
+	"\x05ended\x18\x01 \x01(\bR\x05ended\x12\x1c\n" +
 	"\n" +
 	"at_most_ms\x18\x02 \x01(\rR\batMostMs\"9\n" +
 	"\rRemoveRequest\x12\x12\n" +
