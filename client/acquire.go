@@ -154,10 +154,22 @@ func (a *attempt) send(ctx context.Context, s leases.Session) {
 	a.unsure++
 	n := a.copies
 	a.sent = a.lease.attempted()
-	a.lease.client.spawn(func() {
-		g, err := s.Acquire(a.ctx, claim)
+	answered := func(g leases.Grant, err error) {
 		a.lease.post(func(in *inbox) { in.answers = append(in.answers, answer{n, g, err}) })
-	})
+	}
+	if s, ok := s.(starter); ok && s.StartAcquire(claim, answered) {
+		return
+	}
+	a.lease.client.spawn(func() { answered(s.Acquire(a.ctx, claim)) })
+}
+
+// starter is a leases.Session whose Acquire can be begun without a goroutine
+// that waits in it: over a connection, and with a node in the same process.
+type starter interface {
+	// StartAcquire begins an Acquire, unless it returns false: then Acquire tells
+	// why not, or may do. done gets the answer, once, at the latest when the
+	// session has ended; it must not block, nor call the session.
+	StartAcquire(c leases.Claim, done func(leases.Grant, error)) bool
 }
 
 // wait is how long a claim may stand in the queue: until ctx's deadline, less

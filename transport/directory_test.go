@@ -212,6 +212,10 @@ type impostor struct {
 	changes []*coorddv1.WatchResponse
 }
 
+func (i *impostor) Status(context.Context, *coorddv1.StatusRequest) (*coorddv1.StatusResponse, error) {
+	return &coorddv1.StatusResponse{Cluster: &coorddv1.ClusterStatus{Cluster: cluster.String()}}, nil
+}
+
 func (i *impostor) Get(context.Context, *coorddv1.GetRequest) (*coorddv1.GetResponse, error) {
 	return &coorddv1.GetResponse{Lease: i.lease}, nil
 }

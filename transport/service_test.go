@@ -85,7 +85,7 @@ func TestServiceClose(t *testing.T) {
 	}
 	acquired, released := make(chan error, 1), make(chan error, 1)
 	go func() {
-		_, err := c.Acquire(ctx, &coorddv1.AcquireRequest{Name: "a", Attempt: id, TtlMs: 5000})
+		_, err := c.Acquire(ctx, &coorddv1.AcquireRequest{Name: "a", Session: id, Attempt: id, TtlMs: 5000})
 		acquired <- transport.FromGRPC(err)
 	}()
 	go func() {

@@ -156,8 +156,10 @@ func (s *session) Acquire(ctx context.Context, c leases.Claim) (leases.Grant, er
 	return fromGranted(r.Granted)
 }
 
-// StartAcquire is described at starter; done is called by the goroutine that
-// receives, or that ends the conversation.
+// StartAcquire is Acquire without a goroutine that waits in it. After true, done
+// gets the answer, once, at the latest when the conversation has ended; it is
+// called by the goroutine that receives, or that ends the conversation, and must
+// not block. After false nothing has begun, and Acquire tells why.
 func (s *session) StartAcquire(c leases.Claim, done func(leases.Grant, error)) bool {
 	a, err := toAcquire(c)
 	if err != nil {
@@ -170,14 +172,6 @@ func (s *session) StartAcquire(c leases.Claim, done func(leases.Grant, error)) b
 		}
 		done(fromGranted(a.reply.Granted))
 	})
-}
-
-// StartRelease is described at starter.
-func (s *session) StartRelease(h leases.Held, done func(error)) bool {
-	if h.Validate() != nil {
-		return false
-	}
-	return s.start(&coorddv1.Call{Call: &coorddv1.Call_Release{Release: &coorddv1.Release{Held: toHeld(h)}}}, func(a answer) { done(a.err) })
 }
 
 func (s *session) start(msg *coorddv1.Call, done func(answer)) bool {

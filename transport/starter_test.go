@@ -245,3 +245,48 @@ func TestStartedPanicsAreAnswers(t *testing.T) {
 		t.Errorf("the log tells of %d panics, want both: %s", got, n.log)
 	}
 }
+
+// The client's end of a conversation begins an acquire without a goroutine that
+// waits in it: it is answered once, whatever ends first.
+func TestStartedAcquireIsAnswered(t *testing.T) {
+	type starter interface {
+		StartAcquire(leases.Claim, func(leases.Grant, error)) bool
+	}
+	b := &backend{}
+	n := serve(t, b)
+	relay := newCutter(t, n.addr)
+	s := open(t, nil, relay.addr)
+	got := make(chan error, 2)
+	start := func(c leases.Claim) bool {
+		return s.(starter).StartAcquire(c, func(_ leases.Grant, err error) { got <- err })
+	}
+	if start(leases.Claim{Name: "a"}) {
+		t.Error("a claim that is invalid was begun")
+	}
+	if !start(claim("a")) {
+		t.Fatal("a claim was not begun")
+	}
+	if err := within(t, "the grant", got); err != nil {
+		t.Errorf("got %v, want a grant", err)
+	}
+	there := make(chan struct{}, 1)
+	b.acquire = func(ctx context.Context, c leases.Claim) (leases.Grant, error) {
+		there <- struct{}{}
+		return waiting(ctx, c)
+	}
+	if !start(claim("b")) {
+		t.Fatal("a claim was not begun")
+	}
+	within(t, "the claim's arrival", there)
+	relay.cut()
+	if err := within(t, "the answer", got); !errors.Is(err, leases.ErrUnknownOutcome) {
+		t.Errorf("when the connection breaks: got %v, want %v", err, leases.ErrUnknownOutcome)
+	}
+	within(t, "the end", s.Done())
+	if start(claim("c")) {
+		t.Error("a claim was begun after the end")
+	}
+	if len(got) != 0 {
+		t.Errorf("%d answers too many", len(got))
+	}
+}

@@ -97,7 +97,7 @@ func TestHangingUp(t *testing.T) {
 				ctx, hangUp := context.WithCancel(t.Context())
 				r := &coorddv1.AcquireRequest{Name: "a", Session: leases.NewID().String(), TtlMs: 5000, WaitMs: 1<<32 - 1}
 				if !drawn {
-					r.Attempt = leases.NewID().String()
+					r.Session, r.Attempt = leases.NewID().String(), leases.NewID().String()
 				}
 				ended := make(chan error, 1)
 				go func() {
@@ -186,7 +186,7 @@ func TestUnknownOutcomesAreWithdrawn(t *testing.T) {
 			n := serve(t, b)
 			r := &coorddv1.AcquireRequest{Name: "a", TtlMs: 5000}
 			if !drawn {
-				r.Attempt = leases.NewID().String()
+				r.Session, r.Attempt = leases.NewID().String(), leases.NewID().String()
 			}
 			if _, err := client(t, n).Acquire(ctx, r); (err == nil) != (c.err == nil) {
 				t.Errorf("%v: got %v", c.err, err)

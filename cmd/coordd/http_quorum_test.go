@@ -210,13 +210,13 @@ func testHTTPLeaderStopped(t *testing.T, s *serving) {
 
 // Without a majority what became of the first proposal is not known, those that
 // waited for it have certainly changed nothing, and all that is asked for
-// afterwards is refused. With one again nothing is left of what the node had
-// drawn the attempt of.
+// afterwards is refused. With one again nothing stays of what the node had drawn
+// the attempt of.
 func testHTTPNoMajority(t *testing.T, s *serving) {
 	leader := s.leads()
 	url := s.url(leader)
 	g := acquired(t, url, fields{"name": "majority"})
-	drawn := fields{"name": "majority/drawn", "ttl_ms": 300_000}
+	drawn := fields{"name": "majority/drawn", "ttl_ms": 5000} // for so long it stays where the node has given up to withdraw it
 	mine := fields{"name": "majority/mine", "session": leases.NewID().String(), "attempt": leases.NewID().String(), "ttl_ms": 300_000}
 	s.signals(syscall.SIGSTOP, leader)
 	answers := make([]answer, 3)
