@@ -201,7 +201,7 @@ def main():
         lease = acquire(nodes, args.name, args.ttl, args.wait)
     except Refused as err:
         print(f"worker: {err}", file=sys.stderr)
-        return 75 if err.code == "HELD" else 64
+        return {"HELD": 75, "EXHAUSTED": 69}.get(err.code, 64)
     except Unanswered as err:
         print(f"worker: {err}", file=sys.stderr)
         return 69
