@@ -128,6 +128,13 @@ func ValidatePart(field, s string) error {
 }
 
 func printable(s string) bool {
+	ascii := true
+	for _, c := range []byte(s) {
+		ascii = ascii && ' ' <= c && c <= '~'
+	}
+	if ascii { // which is nearly always so
+		return true
+	}
 	if !utf8.ValidString(s) {
 		return false
 	}

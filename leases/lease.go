@@ -41,39 +41,44 @@ func (e Ending) Err() error {
 // EndedKept is how many ended leases a table remembers.
 const EndedKept = 10_000
 
-// memory keeps the last endings, and finds each in constant time.
+// memory keeps the last endings, and finds each by its name.
 type memory struct {
-	kept    int      // how many at most
-	ring    []Ending // grows up to kept
-	oldest  int      // where in ring; 0 until the ring is full
-	byToken map[tokens.Token]int
-	byName  map[string]int // the newest of each name
+	kept   int              // how many at most
+	ring   []remembered     // grows up to kept
+	oldest int              // where in ring; 0 until the ring is full
+	byName map[string]int32 // the newest of each name
 }
 
-func newMemory(kept int) memory {
-	return memory{kept: kept, byToken: make(map[tokens.Token]int), byName: make(map[string]int)}
+// remembered is an ending and where the one before it of the same name was.
+type remembered struct {
+	Ending
+	before int32 // where in ring, if it has not been overwritten; -1: there was none
 }
 
-// add remembers e, and forgets the oldest ending if there are too many.
+func newMemory(kept int) memory { return memory{kept: kept, byName: make(map[string]int32)} }
+
+// add remembers e, and forgets the oldest ending if there are too many. The
+// tokens of a name grow from ending to ending.
 func (m *memory) add(e Ending) {
 	at := len(m.ring)
 	if at < m.kept {
-		m.ring = append(m.ring, e)
+		m.ring = append(m.ring, remembered{})
 	} else {
 		at = m.oldest
 		m.forget(at)
-		m.ring[at] = e
 		m.oldest = (at + 1) % m.kept
 	}
-	m.byToken[e.Token] = at
-	m.byName[e.Name] = at
+	before, ok := m.byName[e.Name]
+	if !ok {
+		before = -1
+	}
+	m.ring[at] = remembered{e, before}
+	m.byName[e.Name] = int32(at)
 }
 
 func (m *memory) forget(at int) {
-	e := m.ring[at]
-	delete(m.byToken, e.Token)
-	if m.byName[e.Name] == at {
-		delete(m.byName, e.Name)
+	if name := m.ring[at].Name; m.byName[name] == int32(at) {
+		delete(m.byName, name)
 	}
 }
 
@@ -89,20 +94,31 @@ func (m *memory) last(name string) (Ending, bool) {
 	if !ok {
 		return Ending{}, false
 	}
-	return m.ring[at], true
+	return m.ring[at].Ending, true
 }
 
+// find goes back from the newest ending of the name: most who ask mean that one.
 func (m *memory) find(name string, t tokens.Token) (Ending, bool) {
-	at, ok := m.byToken[t]
-	if !ok || m.ring[at].Name != name {
-		return Ending{}, false
+	at, ok := m.byName[name]
+	for ok {
+		e := &m.ring[at]
+		if e.Token == t {
+			return e.Ending, true
+		}
+		if e.Token < t || e.before < 0 {
+			break
+		}
+		at = e.before
+		ok = m.ring[at].Name == name && m.ring[at].Token < e.Token // else it was overwritten
 	}
-	return m.ring[at], true
+	return Ending{}, false
 }
 
 // list copies the endings, the oldest first.
 func (m *memory) list() []Ending {
 	l := make([]Ending, 0, len(m.ring))
-	l = append(l, m.ring[m.oldest:]...)
-	return append(l, m.ring[:m.oldest]...)
+	for i := range m.ring {
+		l = append(l, m.ring[(m.oldest+i)%len(m.ring)].Ending)
+	}
+	return l
 }

@@ -255,22 +255,27 @@ func (in *tableReader) leases(t *Table) {
 }
 
 func (in *tableReader) endings(t *Table) {
+	seen := map[tokens.Token]bool{}
 	for range in.count("ended leases", uint64(t.ended.kept)) {
 		in.record("ended lease", func(d *decoder) {
 			e := d.ending()
 			if d.err != nil {
 				return
 			}
-			_, twice := t.ended.byToken[e.Token]
 			l, held := t.Get(e.Name)
+			before, again := t.ended.last(e.Name)
 			switch {
-			case twice || held && l.Token == e.Token:
+			case seen[e.Token] || held && l.Token == e.Token:
 				d.fail("token %v is there twice", e.Token)
 			case e.Token > t.newest() || e.Next > t.newest():
 				d.fail("ended lease %q has token %v, then %v, beyond the table's %v", clip(e.Name, 40), e.Token, e.Next, t.newest())
 			case e.Next != 0 && e.Next <= e.Token:
 				d.fail("ended lease %q has token %v, then %v", clip(e.Name, 40), e.Token, e.Next)
 			}
+			if again && e.Token <= before.Token {
+				d.fail("ended lease %q has token %v after %v", clip(e.Name, 40), e.Token, before.Token)
+			}
+			seen[e.Token] = true
 			t.ended.add(e)
 		})
 		if in.err != nil {

@@ -20,9 +20,9 @@ type metrics struct {
 	clock clock.Clock
 
 	grants    prometheus.Counter
-	endings   *prometheus.CounterVec // by why
-	refusals  *prometheus.CounterVec // of claims, by reason
-	renewals  *prometheus.CounterVec // by outcome
+	endings   [leases.WhyTransferred + 1]prometheus.Counter // by why
+	refusals  *prometheus.CounterVec                        // of claims, by reason
+	renewals  *prometheus.CounterVec                        // by outcome
 	breaks    prometheus.Counter
 	rounds    *prometheus.CounterVec // by outcome
 	round     prometheus.Histogram
@@ -65,7 +65,10 @@ func newMetrics(c clock.Clock, status func() Status) *metrics {
 		return h
 	}
 	m.grants = counter("grants_total", "Leases granted, by the leader.")
-	m.endings = counters("leases_ended_total", "why", "Leases that have ended, by the leader, and why.")
+	ended := counters("leases_ended_total", "why", "Leases that have ended, by the leader, and why.")
+	for why := leases.WhyReleased; why <= leases.WhyTransferred; why++ {
+		m.endings[why] = ended.WithLabelValues(why.String())
+	}
 	m.refusals = counters("claims_refused_total", "reason", "Acquires that were not granted, or whose outcome the leader did not learn, and why.")
 	m.renewals = counters("renewals_total", "outcome", "Renewals of a lease, by the leader: renewed, refused, or unknown where no majority confirmed the leader.")
 	m.breaks = counter("breaks_total", "Leases that an operator has broken, by the leader.")

@@ -164,7 +164,7 @@ func (t *tenure) decided(kind leases.Kind, r leases.Result) {
 // ended forgets a lease that the table no longer holds, tells its holder if that
 // was not its own doing, and calls the next in line. It is called with mu held.
 func (t *tenure) ended(l *leases.Lease, e leases.Ending) {
-	t.metrics.endings.WithLabelValues(e.Why.String()).Inc()
+	t.metrics.endings[e.Why].Inc()
 	t.forget(l.Held())
 	if e.Why == leases.WhyExpired || e.Why == leases.WhyBroken {
 		t.tell(l, leases.Ended{Held: l.Held(), Err: e.Err()})

@@ -72,7 +72,7 @@ func (t *tenure) inherited(q *line, h leases.Held, r leases.Result, err error) {
 	q.proposed = nil
 	switch {
 	case err == nil && r.Outcome == leases.Transferred:
-		t.metrics.endings.WithLabelValues(leases.WhyTransferred.String()).Inc()
+		t.metrics.endings[leases.WhyTransferred].Inc()
 		heir.reply(t.grant(heir, r), nil)
 		t.bump()
 	case err != nil && !errors.Is(err, leases.ErrUnavailable):
