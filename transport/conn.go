@@ -215,15 +215,8 @@ func (c *Conn) launch(s *session) bool {
 	return true
 }
 
-// ended notes that a conversation has ended for the reason err. silent says that
-// it was left with calls that were not answered. One that was closed with none is
-// no reason to look for another node, or to connect anew.
-func (c *Conn) ended(s *session, err error, silent bool) {
-	closed := errors.Is(err, leases.ErrClosed)
-	if closed && !silent {
-		c.giveBack(s.link, s.link.spoiled(false))
-		return
-	}
+// ended notes that a conversation has ended for the reason err.
+func (c *Conn) ended(s *session, err error) {
 	c.mu.Lock()
 	c.avoid, c.first = s.link.addr, ""
 	var other *leases.NotLeaderError
@@ -232,5 +225,5 @@ func (c *Conn) ended(s *session, err error, silent bool) {
 	}
 	c.mu.Unlock()
 	c.cfg.Log.Debug("conversation ended", "node", s.info.Node, "addr", s.link.addr, "err", err)
-	c.giveBack(s.link, s.link.spoiled(closed))
+	c.giveBack(s.link, s.link.spoiled(errors.Is(err, leases.ErrClosed)))
 }

@@ -213,10 +213,6 @@ func TestNextOpenPrefersAnotherNode(t *testing.T) {
 		return s
 	}
 	s := next("n1")
-	b1.acquire = waiting
-	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-	defer cancel()
-	s.Acquire(short, claim("a"))
 	s.Close() // as a client does that got no answer: the node may hang
 	s = next("n2")
 	b2.last().lose(&leases.NotLeaderError{Node: "n2", Leader: "n1:1"})
@@ -530,44 +526,5 @@ func TestUnsentCallsAreUnavailable(t *testing.T) {
 	}
 	if unknown < few || unavailable == 0 {
 		t.Errorf("got %d unknown outcomes and %d unavailable, want at least %d and some", unknown, unavailable, few)
-	}
-}
-
-// Conversations that end in good order, as those of single calls do, share one
-// connection.
-func TestShortConversationsShareAConnection(t *testing.T) {
-	ctx := timeout(t, 20*time.Second)
-	n, b := newNetwork(), &backend{}
-	c := dial(t, transport.DialConfig{Addrs: []string{serve(t, b).addr}, Network: n})
-	converse := func(call func(leases.Session)) {
-		t.Helper()
-		s, err := c.Open(ctx, leases.NewID(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		call(s)
-		s.Close()
-	}
-	for range 5 {
-		converse(func(s leases.Session) {
-			if _, err := s.Acquire(ctx, claim("a")); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	if dials := strings.Fields(n.dialed()); len(dials) != 1 {
-		t.Errorf("5 conversations took the connections %v, want one", dials)
-	}
-	b.acquire = waiting
-	converse(func(s leases.Session) {
-		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-		defer cancel()
-		if _, err := s.Acquire(short, claim("a")); !errors.Is(err, leases.ErrUnknownOutcome) {
-			t.Errorf("got %v, want an unknown outcome", err)
-		}
-	})
-	converse(func(leases.Session) {})
-	if dials := strings.Fields(n.dialed()); len(dials) != 1 {
-		t.Errorf("after one that was left without an answer: got the connections %v, want a new one", dials)
 	}
 }

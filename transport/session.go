@@ -38,7 +38,6 @@ type session struct {
 	unsent   []*call // acquires
 	urgent   []*call // all else, which goes first
 	inFlight map[uint64]*call
-	silent   bool // a call was given up, and nothing has been answered since
 }
 
 var _ leases.Session = (*session)(nil)
@@ -304,7 +303,7 @@ func unanswered(ctx context.Context, node string) error {
 func (s *session) forget(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.gone, s.silent = true, true
+	c.gone = true
 	delete(s.inFlight, c.msg.Id)
 }
 
@@ -384,7 +383,6 @@ func (s *session) deliver(r *coorddv1.Reply) {
 	s.mu.Lock()
 	c := s.inFlight[r.Id]
 	delete(s.inFlight, r.Id)
-	s.silent = false
 	s.mu.Unlock()
 	if c != nil {
 		c.tell(answer{r, FromStatus(r.Status)})
@@ -412,7 +410,6 @@ func (s *session) end(err error) {
 	}
 	s.err = err
 	sent, unsent := s.inFlight, append(s.unsent, s.urgent...)
-	silent := s.silent || len(sent)+len(unsent) > 0
 	s.inFlight, s.unsent, s.urgent = nil, nil, nil
 	s.mu.Unlock()
 
@@ -424,5 +421,5 @@ func (s *session) end(err error) {
 		c.tell(answer{err: &leases.UnavailableError{Reason: err.Error()}})
 	}
 	close(s.done)
-	s.conn.ended(s, err, silent)
+	s.conn.ended(s, err)
 }
