@@ -115,9 +115,9 @@ func (p *peer) Break(ctx context.Context, req *peerv1.BreakRequest) (*peerv1.Bre
 	if _, err := p.passedOn(ctx, req.GetBy()); err != nil {
 		return nil, err
 	}
-	t := p.node.leads()
-	if t == nil {
-		return nil, p.node.notServing()
+	t, err := p.node.tenure()
+	if err != nil {
+		return nil, err
 	}
 	b, err := t.breakLease(ctx, leases.Held{Name: req.GetName(), Token: tokens.Token(req.GetToken())}, req.GetNow())
 	return &peerv1.BreakResponse{Ended: b.Ended, AtMostMs: millisUp(b.AtMost)}, err

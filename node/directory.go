@@ -11,9 +11,9 @@ func (l local) Get(ctx context.Context, name string) (leases.State, error) {
 	if err := leases.ValidateName(name); err != nil {
 		return leases.State{}, err
 	}
-	t := l.node.leads()
-	if t == nil {
-		return leases.State{}, l.node.notServing()
+	t, err := l.node.tenure()
+	if err != nil {
+		return leases.State{}, err
 	}
 	return t.get(ctx, name)
 }
@@ -23,9 +23,9 @@ func (l local) List(ctx context.Context, prefix, after string, limit int) (lease
 	if err := leases.ValidateList(prefix, after, limit); err != nil {
 		return leases.Page{}, err
 	}
-	t := l.node.leads()
-	if t == nil {
-		return leases.Page{}, l.node.notServing()
+	t, err := l.node.tenure()
+	if err != nil {
+		return leases.Page{}, err
 	}
 	return t.list(ctx, prefix, after, limit)
 }
@@ -35,9 +35,9 @@ func (l local) Queue(ctx context.Context, name string) ([]leases.Waiter, error) 
 	if err := leases.ValidateName(name); err != nil {
 		return nil, err
 	}
-	t := l.node.leads()
-	if t == nil {
-		return nil, l.node.notServing()
+	t, err := l.node.tenure()
+	if err != nil {
+		return nil, err
 	}
 	return t.queue(ctx, name)
 }

@@ -134,20 +134,11 @@ func (n *Node) give(ctx context.Context, g *group, proposer *fsm.Proposer) error
 
 // propose brings an op of the node's own into the log and waits for its result.
 func propose(ctx context.Context, p *fsm.Proposer, op leases.Op) (leases.Result, error) {
-	type outcome struct {
-		result leases.Result
-		err    error
-	}
-	done := make(chan outcome, 1)
-	if err := p.Propose(op, func(r leases.Result, err error) { done <- outcome{r, err} }); err != nil {
+	answer, wait := awaited()
+	if err := p.Propose(op, answer); err != nil {
 		return leases.Result{}, err
 	}
-	select {
-	case o := <-done:
-		return o.result, o.err
-	case <-ctx.Done():
-		return leases.Result{}, unknown(ctx)
-	}
+	return wait(ctx)
 }
 
 // readBy is the lowest op version that a voter has said that it reads, and which

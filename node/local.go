@@ -21,9 +21,9 @@ func (l local) Open(_ context.Context, session leases.ID, on func(leases.Event))
 	if session.IsZero() {
 		return nil, &leases.InvalidError{Field: "session", Value: "none", Bounds: "16 random bytes"}
 	}
-	t := n.leads()
-	if t == nil {
-		return nil, n.notServing()
+	t, err := n.tenure()
+	if err != nil {
+		return nil, err
 	}
 	s, err := t.open(session, n.info(), on)
 	if err != nil {
@@ -37,6 +37,14 @@ func (n *Node) info() leases.Info {
 		Cluster: n.who().Cluster, Node: n.cfg.Name, Rho: leases.Rho, MaxTTL: leases.MaxTTL,
 		ElectionTimeout: n.cfg.ElectionTimeout,
 	}
+}
+
+// tenure returns the one that serves now, or why none does.
+func (n *Node) tenure() (*tenure, error) {
+	if t := n.leads(); t != nil {
+		return t, nil
+	}
+	return nil, n.notServing()
 }
 
 // notServing says why this node answers no client, and who does.

@@ -120,20 +120,31 @@ func (t *tenure) propose(op leases.Op, answer fsm.Answer) {
 
 // decide proposes the end of a lease and waits for its result.
 func (t *tenure) decide(ctx context.Context, op leases.Op) (leases.Result, error) {
+	answer, wait := awaited()
+	t.mu.Lock()
+	t.proposeEnd(op, answer)
+	t.mu.Unlock()
+	return wait(ctx)
+}
+
+// awaited returns what takes the answer to one op, and what waits for it until
+// ctx ends.
+func awaited() (answer fsm.Answer, wait func(context.Context) (leases.Result, error)) {
 	type outcome struct {
 		result leases.Result
 		err    error
 	}
 	done := make(chan outcome, 1)
-	t.mu.Lock()
-	t.proposeEnd(op, func(r leases.Result, err error) { done <- outcome{r, err} })
-	t.mu.Unlock()
-	select {
-	case o := <-done:
-		return o.result, o.err
-	case <-ctx.Done():
-		return leases.Result{}, unknown(ctx)
+	answer = func(r leases.Result, err error) { done <- outcome{r, err} }
+	wait = func(ctx context.Context) (leases.Result, error) {
+		select {
+		case o := <-done:
+			return o.result, o.err
+		case <-ctx.Done():
+			return leases.Result{}, unknown(ctx)
+		}
 	}
+	return answer, wait
 }
 
 // proposeEnd proposes the end of a lease. It and answer are called with mu held.

@@ -17,25 +17,18 @@ func (t *tenure) transfer(ctx context.Context, session leases.ID, h leases.Held,
 	if to.IsZero() {
 		return false, &leases.InvalidError{Field: "to", Value: "none", Bounds: "the attempt of one who waits for the lease"}
 	}
-	type outcome struct {
-		result leases.Result
-		err    error
-	}
-	done := make(chan outcome, 1)
-	if !t.bequeath(session, h, to, func(r leases.Result, err error) { done <- outcome{r, err} }) {
+	answer, wait := awaited()
+	if !t.bequeath(session, h, to, answer) {
 		return false, t.release(ctx, session, h)
 	}
-	select {
-	case o := <-done:
-		switch {
-		case o.err != nil:
-			return false, o.err
-		case o.result.Outcome == leases.Transferred, o.result.Outcome == leases.Freed:
-			return o.result.Outcome == leases.Transferred, nil
-		}
-		return false, notHeld(h, o.result.Ending)
-	case <-ctx.Done():
-		return false, unknown(ctx)
+	r, err := wait(ctx)
+	switch {
+	case err != nil:
+		return false, err
+	case r.Outcome == leases.Transferred, r.Outcome == leases.Freed:
+		return r.Outcome == leases.Transferred, nil
+	default:
+		return false, notHeld(h, r.Ending)
 	}
 }
 
