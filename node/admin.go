@@ -100,7 +100,7 @@ func (a *admin) Break(ctx context.Context, req *adminv1.BreakRequest) (*adminv1.
 	n := a.node
 	if t := n.leads(); t != nil {
 		b, err := t.breakLease(ctx, leases.Held{Name: req.GetName(), Token: tokens.Token(req.GetToken())}, req.GetNow())
-		return &adminv1.BreakResponse{Ended: b.Ended, AtMostMs: millisUp(b.AtMost)}, err
+		return &adminv1.BreakResponse{Ended: b.Ended, AtMostMs: transport.MillisUp(b.AtMost)}, err
 	}
 	leader, err := n.leader()
 	if err != nil {
@@ -120,12 +120,7 @@ func (p *peer) Break(ctx context.Context, req *peerv1.BreakRequest) (*peerv1.Bre
 		return nil, err
 	}
 	b, err := t.breakLease(ctx, leases.Held{Name: req.GetName(), Token: tokens.Token(req.GetToken())}, req.GetNow())
-	return &peerv1.BreakResponse{Ended: b.Ended, AtMostMs: millisUp(b.AtMost)}, err
-}
-
-// millisUp is a bound in milliseconds, which is never too small.
-func millisUp(d time.Duration) uint32 {
-	return uint32((d + time.Millisecond - 1) / time.Millisecond)
+	return &peerv1.BreakResponse{Ended: b.Ended, AtMostMs: transport.MillisUp(b.AtMost)}, err
 }
 
 // Remove is an operator's call that another member has passed on.

@@ -84,7 +84,7 @@ func (c *conversation) open() error {
 	select {
 	case msg = <-c.first:
 	case <-c.closing.Done():
-		return errClosing
+		return ErrClosing
 	case <-ctx.Done():
 		if c.ctx.Err() != nil {
 			return context.Cause(c.ctx)
@@ -129,7 +129,7 @@ func (c *conversation) beginSession(ctx context.Context, id leases.ID) (s leases
 	s, err = c.backend.Open(ctx, id, c.out.event)
 	switch {
 	case errors.Is(err, leases.ErrClosed):
-		return nil, errClosing
+		return nil, ErrClosing
 	case err != nil && ctx.Err() != nil && c.ctx.Err() == nil:
 		// Nothing has begun, so nothing can have been changed.
 		return nil, &leases.UnavailableError{Reason: fmt.Sprintf("the node did not open the conversation within %v", openTime)}
@@ -150,12 +150,12 @@ func (c *conversation) run() error {
 	select {
 	case <-c.session.Done():
 		if err = c.session.Err(); err == nil || errors.Is(err, leases.ErrClosed) {
-			err = errClosing
+			err = ErrClosing
 		}
 		// The backend knows best what became of the calls: it answers them now.
 		c.awaitCalls(answerTime)
 	case <-c.closing.Done():
-		err = errClosing
+		err = ErrClosing
 	case <-c.ctx.Done():
 		err = context.Cause(c.ctx)
 	}

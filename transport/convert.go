@@ -35,9 +35,9 @@ func toAcquire(c leases.Claim) (*coorddv1.Acquire, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	a := &coorddv1.Acquire{Name: c.Name, Attempt: c.Attempt[:], TtlMs: millisUp(c.TTL), WaitMs: withoutLimit, Owner: toOwner(c.Owner), Attributes: c.Attributes}
+	a := &coorddv1.Acquire{Name: c.Name, Attempt: c.Attempt[:], TtlMs: MillisUp(c.TTL), WaitMs: withoutLimit, Owner: toOwner(c.Owner), Attributes: c.Attributes}
 	if c.Wait != leases.Forever {
-		if a.WaitMs = millisUp(c.Wait); a.WaitMs == withoutLimit {
+		if a.WaitMs = MillisUp(c.Wait); a.WaitMs == withoutLimit {
 			return nil, &leases.InvalidError{Field: "wait", Value: c.Wait.String(), Bounds: fmt.Sprintf("0 to %v, or without limit", fromMillis(withoutLimit-1))}
 		}
 	}
@@ -134,7 +134,7 @@ func fromGranted(g *coorddv1.Granted) (leases.Grant, error) {
 }
 
 func toOpened(i leases.Info) *coorddv1.Opened {
-	return &coorddv1.Opened{Cluster: i.Cluster[:], Node: text(i.Node, maxDetail), Rho: i.Rho, MaxTtlMs: millisUp(i.MaxTTL), ElectionTimeoutMs: millisUp(i.ElectionTimeout)}
+	return &coorddv1.Opened{Cluster: i.Cluster[:], Node: text(i.Node, maxDetail), Rho: i.Rho, MaxTtlMs: MillisUp(i.MaxTTL), ElectionTimeoutMs: MillisUp(i.ElectionTimeout)}
 }
 
 func fromOpened(o *coorddv1.Opened) (leases.Info, error) {
@@ -201,8 +201,8 @@ func fromUnixMillis(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// millisUp is d in milliseconds, rounded up, within what 32 bits hold.
-func millisUp(d time.Duration) uint32 {
+// MillisUp is d in milliseconds, rounded up, within what 32 bits hold.
+func MillisUp(d time.Duration) uint32 {
 	if d <= 0 {
 		return 0
 	}

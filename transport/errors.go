@@ -212,7 +212,7 @@ func encodeHeld(err error, s *coorddv1.Status) {
 		Name:        text(e.Name, maxDetail),
 		Owner:       toOwner(e.By),
 		SinceUnixMs: toUnixMillis(e.Since),
-		AtMostMs:    millisUp(e.AtMost),
+		AtMostMs:    MillisUp(e.AtMost),
 		Waiters:     count(e.Waiters),
 	}}
 }

@@ -64,5 +64,5 @@ func (h health) Watch(r *healthv1.HealthCheckRequest, stream grpc.ServerStreamin
 			return err
 		}
 	}
-	return ToGRPC(errClosing)
+	return ToGRPC(ErrClosing)
 }

@@ -74,7 +74,7 @@ func fromAcquireRequest(r *coorddv1.AcquireRequest) (a attempted, err error) {
 
 func toAcquireResponse(a attempted, g leases.Grant) *coorddv1.AcquireResponse {
 	return &coorddv1.AcquireResponse{
-		Name: a.claim.Name, Session: a.session.String(), Attempt: a.claim.Attempt.String(), Token: uint64(g.Token), TtlMs: millisUp(a.claim.TTL),
+		Name: a.claim.Name, Session: a.session.String(), Attempt: a.claim.Attempt.String(), Token: uint64(g.Token), TtlMs: MillisUp(a.claim.TTL),
 		AcquiredAtUnixMs: toUnixMillis(g.AcquiredAt), Waited: g.Waited,
 	}
 }

@@ -99,12 +99,12 @@ func (s *Service) stop() {
 }
 
 // enter counts in a call that Close waits for until running.Done. Its error is
-// errClosing.
+// ErrClosing.
 func (s *Service) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing.Err() != nil {
-		return errClosing
+		return ErrClosing
 	}
 	s.running.Add(1)
 	return nil
@@ -120,7 +120,7 @@ func (s *Service) bound(ctx context.Context, grace time.Duration) (context.Conte
 			case <-ctx.Done():
 			}
 		}
-		cancel(errClosing)
+		cancel(ErrClosing)
 	})
 	return ctx, func() { stop(); cancel(nil) }
 }
@@ -130,9 +130,9 @@ func occupied(what string, slots chan struct{}) error {
 	return &leases.ExhaustedError{What: what, Bound: uint64(cap(slots))}
 }
 
-// errClosing is what a client hears of a node that is being closed: it is not
+// ErrClosing is what a client hears of a node that is being closed: it is not
 // the client that is, so it is told to look for another node.
-var errClosing = &leases.UnavailableError{Reason: "the node is closing"}
+var ErrClosing = &leases.UnavailableError{Reason: "the node is closing"}
 
 // cutOff is err of a call that the node's closing may have cut off: then it may
 // have been carried out.
@@ -146,7 +146,7 @@ func cutOff(err error) error {
 // untouched is err of what changes nothing, so that it is no matter how far it came.
 func untouched(err error) error {
 	if errors.Is(err, leases.ErrClosed) {
-		return errClosing
+		return ErrClosing
 	}
 	return err
 }

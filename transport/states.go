@@ -19,7 +19,7 @@ func ToLeaseStatus(s leases.State) *coorddv1.LeaseStatus {
 	l := &coorddv1.LeaseStatus{Name: text(s.Name, maxDetail), Held: s.Held, Waiters: count(s.Waiters)}
 	if s.Held {
 		l.Token, l.Owner, l.Attributes, l.Broken = uint64(s.Token), toOwner(s.Owner), s.Attributes, s.Broken
-		l.TtlMs, l.AtMostMs, l.AcquiredAtUnixMs = millisUp(s.TTL), millisUp(s.AtMost), toUnixMillis(s.AcquiredAt)
+		l.TtlMs, l.AtMostMs, l.AcquiredAtUnixMs = MillisUp(s.TTL), MillisUp(s.AtMost), toUnixMillis(s.AcquiredAt)
 	}
 	if s.Last.Token != 0 {
 		l.Last = &coorddv1.NotHeld{Name: l.Name, Token: uint64(s.Last.Token), Why: coorddv1.Why(s.Last.Why), NextToken: uint64(s.Last.Next)}
@@ -99,7 +99,7 @@ func toWatchResponse(b leases.Batch) *coorddv1.WatchResponse {
 	for _, c := range b.Changes {
 		r.Changes = append(r.Changes, &coorddv1.Change{
 			Revision: c.Revision, Kind: coorddv1.ChangeKind(c.Kind), Name: text(c.Name, maxDetail), Token: uint64(c.Token), NextToken: uint64(c.Next), Free: c.Free,
-			Owner: toOwner(c.Owner), TtlMs: millisUp(c.TTL), Attributes: c.Attributes, AcquiredAtUnixMs: toUnixMillis(c.AcquiredAt),
+			Owner: toOwner(c.Owner), TtlMs: MillisUp(c.TTL), Attributes: c.Attributes, AcquiredAtUnixMs: toUnixMillis(c.AcquiredAt),
 		})
 	}
 	return r

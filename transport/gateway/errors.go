@@ -103,13 +103,13 @@ func handleStreamError(ctx context.Context, err error) *status.Status {
 // cutOff is err, unless Close has ended the call: then who has asked for a
 // change does not know what became of it.
 func cutOff(ctx context.Context, method string, err error) error {
-	if status.Code(err) != codes.Canceled || !errors.Is(context.Cause(ctx), errClosing) {
+	if status.Code(err) != codes.Canceled || !errors.Is(context.Cause(ctx), transport.ErrClosing) {
 		return err
 	}
 	if method == http.MethodGet {
-		return transport.ToGRPC(errClosing)
+		return transport.ToGRPC(transport.ErrClosing)
 	}
-	return transport.ToGRPC(fmt.Errorf("%w: %w", leases.ErrUnknownOutcome, errClosing))
+	return transport.ToGRPC(fmt.Errorf("%w: %w", leases.ErrUnknownOutcome, transport.ErrClosing))
 }
 
 // toStatus is the status that st carries, or what it comes to where it is of

@@ -74,7 +74,7 @@ type Server struct {
 	grpc *grpc.Server
 	conn *grpc.ClientConn
 
-	streams, calls       context.Context // end during Close, with errClosing
+	streams, calls       context.Context // end during Close, with transport.ErrClosing
 	endStreams, endCalls context.CancelCauseFunc
 	serving              sync.WaitGroup // the goroutines of Start
 	running              sync.WaitGroup // requests
@@ -84,10 +84,6 @@ type Server struct {
 	mu   sync.Mutex // nobody is counted into running once shut is set
 	shut bool
 }
-
-// errClosing is what a client hears of a node that is being closed: another may
-// serve it.
-var errClosing = &leases.UnavailableError{Reason: "the node is closing"}
 
 // New returns a Server that does nothing until Start. The errors are
 // *leases.InvalidError.
@@ -158,7 +154,7 @@ func (s *Server) Close(ctx context.Context) error {
 		s.mu.Lock()
 		s.shut = true
 		s.mu.Unlock()
-		s.endStreams(errClosing)
+		s.endStreams(transport.ErrClosing)
 		go func() {
 			defer close(s.closed)
 			s.close()
@@ -174,7 +170,7 @@ func (s *Server) Close(ctx context.Context) error {
 
 func (s *Server) close() {
 	s.shutdown()
-	s.endCalls(errClosing)
+	s.endCalls(transport.ErrClosing)
 	s.shutdown()
 	s.http.Close()
 	s.cfg.Listener.Close() // where it was never served
@@ -193,12 +189,12 @@ func (s *Server) shutdown() {
 }
 
 // enter counts in a request that Close waits for until running.Done. Its error
-// is errClosing.
+// is transport.ErrClosing.
 func (s *Server) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shut {
-		return errClosing
+		return transport.ErrClosing
 	}
 	s.running.Add(1)
 	return nil

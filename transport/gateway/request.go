@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/transport"
 )
 
 // serve checks a request as far as it can be checked without knowing the call,
@@ -38,7 +39,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	control.SetReadDeadline(time.Time{}) // what is read from here on is whether the client hangs up
-	stop := context.AfterFunc(route.ends, func() { cancel(errClosing) })
+	stop := context.AfterFunc(route.ends, func() { cancel(transport.ErrClosing) })
 	defer stop()
 	r = r.WithContext(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(body))
