@@ -1,6 +1,7 @@
 # What a developer types; `make` alone lists it. A machine needs Go, gcc (for
 # the race detector), make and bash; all tools come as Go modules, at the
-# versions that tools.mod pins.
+# versions that tools.mod pins. Tests with real stores need what make deps fetches;
+# without it they are skipped, but in make test-stores.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -24,11 +25,16 @@ SCENARIOS := ./node/nodetest
 REAL := ./node ./transport/gateway ./bench ./cmd/...
 FAST = $(filter-out $(shell go list $(REAL)) %/internal/arch,$(shell go list ./...))
 
+# Packages with tests that need a real store, DynamoDB Local: make test-stores runs
+# them all, make test only what they test without one.
+STORES := ./internal/dynamolocal ./arbiter/dynamodb
+
 # make build RELEASE=1.2.3 names a release other than the source's own.
 RELEASE :=
 LDFLAGS := $(if $(RELEASE),-ldflags "-X github.com/coordd/coordd/internal/version.Release=$(RELEASE)")
 
-# For make soak: the time for each fuzz target, the seeds for each scenario.
+# For make soak: the time for each fuzz target, the seeds for each scenario. For
+# make sim: the seeds, a number or a range such as 1-20000.
 FUZZTIME := 2m
 SEEDS := 10000
 
@@ -39,6 +45,10 @@ help: ## list the targets
 .PHONY: build
 build: ## build bin/coordd, which needs no shared library
 	CGO_ENABLED=0 go build $(TAGS) $(LDFLAGS) -o bin/coordd ./cmd/coordd
+
+.PHONY: deps
+deps: ## fetch what tests with real stores need: DynamoDB Local, and Java where it is missing
+	$(STEP) 'test dependencies' scripts/deps
 
 .PHONY: demo
 demo: ## two workers compete for a lease of a local cluster
@@ -60,11 +70,19 @@ lint: ## gofumpt, vet, staticcheck, the arch test
 
 .PHONY: test-fast
 test-fast: ## unit, property and virtual-time tests, with the race detector
-	$(STEP) 'test, fast packages' $(GOTEST) -timeout 10m $(FAST)
+	$(STEP) 'test, fast packages' env COORDD_STORES=0 $(GOTEST) -timeout 10m $(FAST)
 
 .PHONY: test-scenarios
 test-scenarios: ## whole clusters in virtual time, 100 seeds a scenario
 	$(STEP) 'test, scenarios' scripts/gotest $(TAGS) -timeout 15m $(SCENARIOS)
+
+.PHONY: sim
+sim: ## the protocol simulated in virtual time, SEEDS=1-20000
+	$(STEP) 'simulation, seeds $(SEEDS)' env COORDD_SIM_SEEDS=$(if $(findstring -,$(SEEDS)),$(SEEDS),1-$(SEEDS)) scripts/gotest $(TAGS) -count=1 -timeout 24h -run '^TestSeeds$$' ./internal/sim
+
+.PHONY: test-stores
+test-stores: ## tests with real stores, in at most 8 minutes; needs make deps
+	$(STEP) 'test, real stores' env COORDD_STORES=1 $(GOTEST) -count=1 -p 1 -timeout 8m $(STORES)
 
 .PHONY: test-real
 test-real: ## tests with real processes, one package after the other
