@@ -51,8 +51,13 @@ func (m *memory) since(prefix string, from leases.Position) (leases.Batch, error
 func someOp(t *rapid.T, table *leases.Table) leases.Op {
 	op := acquire(rapid.SampledFrom([]string{"a/1", "a/2", "b"}).Draw(t, "name"))
 	op.Epoch = table.Epoch()
-	if rapid.IntRange(0, 9).Draw(t, "bump") == 0 {
-		return leases.Op{Kind: leases.KindBump, Epoch: table.Epoch() + rapid.SampledFrom([]uint32{0, 1, 1024}).Draw(t, "by")}
+	switch epoch := table.Epoch() + rapid.SampledFrom([]uint32{0, 1, 1, 1024}).Draw(t, "by"); rapid.IntRange(0, 11).Draw(t, "epoch") {
+	case 0:
+		return leases.Op{Kind: leases.KindBump, Epoch: epoch}
+	case 1:
+		return part(epoch, rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a/1", "b"}), 0, 2, rapid.ID[string]).Draw(t, "names")...)
+	case 2:
+		return importAll(epoch, rapid.Uint32Range(0, 2).Draw(t, "count"))
 	}
 	if l, ok := table.Get(op.Name); ok {
 		op.Kind = rapid.SampledFrom([]leases.Kind{
@@ -74,7 +79,10 @@ func TestFeedIsWhatHappened(t *testing.T) {
 		do := func(op leases.Op) {
 			before := f.table.Revision()
 			r := f.apply(op)
-			if now := f.table.Revision(); now != before {
+			switch now := f.table.Revision(); {
+			case r.Outcome == leases.Imported:
+				m.places, m.changes = []leases.Position{{Epoch: op.Epoch, Revision: before + 1}}, make([]leases.Change, 1)
+			case now != before:
 				c, _ := leases.ChangeOf(r, now)
 				m.places = append(m.places, leases.Position{Epoch: f.table.Epoch(), Revision: now})
 				m.changes = append(m.changes, c)

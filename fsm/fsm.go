@@ -42,7 +42,7 @@ var _ raft.FSM = (*FSM)(nil)
 // goroutine, when an entry or a snapshot cannot be read: from then on nothing
 // is applied, and the node has to stop.
 func New(set rules.Set, fatal func(error)) *FSM {
-	return &FSM{rules: set, fatal: fatal, table: leases.NewTable(), feed: newFeed(RememberedChanges)}
+	return &FSM{rules: set, fatal: fatal, table: leases.NewTableUnder(set), feed: newFeed(RememberedChanges)}
 }
 
 // View calls f with the table as of the newest applied entry. f must neither
@@ -81,11 +81,20 @@ func (f *FSM) Apply(l *raft.Log) any {
 func (f *FSM) apply(op leases.Op) leases.Result {
 	before := f.table.Revision()
 	r := f.table.Apply(op)
-	if now := f.table.Revision(); now != before {
+	switch now := f.table.Revision(); {
+	case r.Outcome == leases.Imported: // any lease may be another one, or gone
+		f.restart()
+	case now != before:
 		change, _ := leases.ChangeOf(r, now)
 		f.feed.add(revision{f.table.Epoch(), change})
 	}
 	return r
+}
+
+// restart lets watchers find that they have missed what made the table what it is. It
+// is called with mu held.
+func (f *FSM) restart() {
+	f.feed.restart(leases.Position{Epoch: f.table.Epoch(), Revision: f.table.Revision()})
 }
 
 // halt is called with mu held.
@@ -107,7 +116,7 @@ func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 // Restore replaces the table by a snapshot's.
 func (f *FSM) Restore(r io.ReadCloser) error {
 	defer r.Close()
-	table, err := leases.ReadTable(r)
+	table, err := leases.ReadTableUnder(f.rules, r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err != nil {
@@ -116,7 +125,7 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 		return err
 	}
 	f.table = table
-	f.feed.restart(leases.Position{Epoch: table.Epoch(), Revision: table.Revision()})
+	f.restart()
 	return nil
 }
 

@@ -6,12 +6,14 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"pgregory.net/rapid"
 
 	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
 )
 
 // allKinds has an op of each kind.
@@ -25,8 +27,25 @@ func allKinds() []leases.Op {
 		{Kind: leases.KindExpire, Epoch: 1, Name: "job", Token: 1},
 		{Kind: leases.KindBump, Epoch: 2},
 		{Kind: leases.KindBreak, Epoch: 1, Name: "job", Token: 1, Now: true},
-		heir,
+		heir, part(2, "a", "b"),
+		{Kind: leases.KindImport, Epoch: 2, Count: 2},
+		{Kind: leases.KindAdopt, Epoch: 1, Shards: leases.Shards{Count: leases.DefaultShards, Bytes: leases.DefaultShardBytes}},
+		{Kind: leases.KindRenew, Epoch: 1, Name: "job", Session: leases.ID{1}, Token: 1},
+		{Kind: leases.KindReclaim, Epoch: 1, Name: "job", Session: leases.ID{1}, Token: 1, TTL: time.Second},
 	}
+}
+
+// part hands over leases of these names for an import to epoch.
+func part(epoch uint32, names ...string) leases.Op {
+	op := leases.Op{Kind: leases.KindImportPart, Epoch: epoch}
+	for i, name := range names {
+		op.Leases = append(op.Leases, &leases.Lease{Name: name, Session: leases.ID{1}, Token: tokens.Token(i + 1), TTL: 15 * time.Second})
+	}
+	return op
+}
+
+func importAll(epoch, count uint32) leases.Op {
+	return leases.Op{Kind: leases.KindImport, Epoch: epoch, Count: count}
 }
 
 func TestEntryRoundTrip(t *testing.T) {
@@ -90,6 +109,41 @@ func TestSnapshotRestoresTheSameBytes(t *testing.T) {
 	}
 	if second := take(t, g); !bytes.Equal(first, second) {
 		t.Errorf("a restored table has another snapshot: got %x, want %x", second, first)
+	}
+}
+
+// A part of an import is in snapshots, and what is restored goes on with it.
+func TestSnapshotHasTheStaging(t *testing.T) {
+	f, g := replica(t), New(rules.Set{}, func(err error) { t.Fatal(err) })
+	commit(f, acquire("gone"), part(3, "a", "b"))
+	if err := g.Restore(io.NopCloser(bytes.NewReader(take(t, f)))); err != nil {
+		t.Fatal(err)
+	}
+	for _, replica := range []*FSM{f, g} {
+		if r := commit(replica, part(3, "c"), importAll(3, 3)); r[1].Outcome != leases.Imported {
+			t.Fatalf("import: got %v", r[1].Outcome)
+		}
+	}
+	if !bytes.Equal(take(t, f), take(t, g)) || g.table.Len() != 3 {
+		t.Errorf("the restored table has %d leases or another snapshot, want 3", g.table.Len())
+	}
+}
+
+// The rules that are switched off are off in the table, in a restored one too.
+func TestTableHasTheRules(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		set := rules.Set{}
+		if off {
+			set = rules.Without(rules.ImportGreater)
+		}
+		f := New(set, func(err error) { t.Fatal(err) })
+		commit(f, birth())
+		if err := f.Restore(io.NopCloser(bytes.NewReader(take(t, f)))); err != nil {
+			t.Fatal(err)
+		}
+		if r := commit(f, importAll(1, 0))[0]; (r.Outcome == leases.Imported) != off {
+			t.Errorf("rule off %v: an import to the table's own epoch got %v", off, r.Outcome)
+		}
 	}
 }
 

@@ -32,6 +32,7 @@ type Proposer struct {
 	term    uint64
 	enqueue time.Duration
 	reads   func() (version uint32, node string)
+	open    func() error // nil: always
 
 	mu    sync.Mutex // guards queue, spare and ended
 	queue []proposal
@@ -53,6 +54,12 @@ type proposal struct {
 func NewProposer(log Log, term uint64, enqueue time.Duration, reads func() (uint32, string)) *Proposer {
 	return &Proposer{log: log, term: term, enqueue: enqueue, reads: reads, wake: make(chan struct{}, 1)}
 }
+
+// Gate has open asked just before each entry is handed to Raft, since an op that was
+// accepted while this leader might grant must not be proposed when it no longer may
+// (W2). Where it returns an error, which matches leases.ErrUnavailable, every op of
+// the entry is answered with that, and nothing is proposed. It is called before Run.
+func (p *Proposer) Gate(open func() error) { p.open = open }
 
 // Propose puts op behind those that wait. It does not block; answer is called
 // from Run's goroutine, unless the term is over: then nothing is taken, and an
@@ -139,6 +146,12 @@ func (p *Proposer) commit(ctx context.Context, batch []proposal, data []byte) {
 	if ctx.Err() != nil {
 		fail(batch, &leases.UnavailableError{Reason: fmt.Sprintf("term %d of this leader is over", p.term)})
 		return
+	}
+	if p.open != nil {
+		if err := p.open(); err != nil {
+			fail(batch, err)
+			return
+		}
 	}
 	future := p.log.Apply(data, p.enqueue)
 	done := make(chan error, 1)

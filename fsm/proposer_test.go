@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,6 +148,98 @@ func TestEntriesAreBounded(t *testing.T) {
 		if n := len(e.Encode()); len(e.Ops) > MaxOps || n > MaxBytes {
 			t.Errorf("an entry has %d ops in %d bytes, want at most %d in %d", len(e.Ops), n, MaxOps, MaxBytes)
 		}
+	}
+}
+
+// Parts of an import are long: no entry has more of them than fit.
+func TestEntriesOfPartsAreBounded(t *testing.T) {
+	p, log := bench(t, 1, 1, rules.Set{})
+	const parts = 8
+	answers := make(chan answer, parts)
+	for i := range uint32(parts) {
+		var names []string
+		for n := range leases.MaxPart {
+			names = append(names, strings.Repeat("n", leases.MaxName-8)+fmt.Sprintf("%d/%d", i, n))
+		}
+		op := part(2, names...)
+		for _, l := range op.Leases {
+			l.Attributes = make([]byte, leases.MaxAttributes)
+			l.Owner = leases.Owner{Label: names[0][:leases.MaxLabel], Site: names[0][:leases.MaxLabel], Host: names[0][:leases.MaxLabel]}
+		}
+		propose(t, p, answers, op)
+	}
+	propose(t, p, answers, importAll(2, parts*leases.MaxPart))
+	close(log.gate)
+	for range parts {
+		if a := <-answers; a.err != nil || a.result.Outcome != leases.Staged {
+			t.Fatalf("a part: got %v, %v", a.result.Outcome, a.err)
+		}
+	}
+	if a := <-answers; a.err != nil || a.result.Outcome != leases.Imported {
+		t.Errorf("the import: got %v, %v", a.result.Outcome, a.err)
+	}
+	for _, e := range log.entries {
+		if n := len(e.Encode()); n > MaxBytes {
+			t.Errorf("an entry has %d ops in %d bytes, want at most %d", len(e.Ops), n, MaxBytes)
+		}
+	}
+}
+
+// gated is a proposer over a held log whose gate the test opens and closes.
+func gated(t *testing.T, shut *atomic.Pointer[error], asked *atomic.Int32) (*Proposer, *heldLog) {
+	t.Helper()
+	f := New(rules.Set{}, func(err error) { t.Errorf("the state machine has stopped: %v", err) })
+	f.apply(birth())
+	log := &heldLog{fsm: f, term: 1, gate: make(chan error)}
+	p := NewProposer(log, 1, time.Second, readsAll)
+	p.Gate(func() error {
+		asked.Add(1)
+		if err := shut.Load(); err != nil {
+			return *err
+		}
+		return nil
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { p.Run(ctx); close(ended) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return p, log
+}
+
+// What was accepted while the gate was open is not proposed once it is shut; what
+// was proposed is answered as it comes out of the log (S39).
+func TestNothingIsProposedBehindAShutGate(t *testing.T) {
+	var shut atomic.Pointer[error]
+	var asked atomic.Int32
+	p, log := gated(t, &shut, &asked)
+	const waiting = 5
+	first, rest := make(chan answer, 1), make(chan answer, waiting)
+	propose(t, p, first, acquire("in flight"))
+	for len(log.sizes()) == 0 {
+		<-time.After(time.Millisecond)
+	}
+	for i := range waiting {
+		propose(t, p, rest, acquire(fmt.Sprintf("waiting-%d", i)))
+	}
+	var why error = &leases.UnavailableError{Reason: "its window has closed"}
+	shut.Store(&why)
+	log.gate <- nil
+	if a := <-first; a.err != nil || a.result.Outcome != leases.Granted {
+		t.Errorf("%s: got %v, %v, want granted", a.name, a.result.Outcome, a.err)
+	}
+	for range waiting {
+		if a := <-rest; !errors.Is(a.err, leases.ErrUnavailable) || a.err != why {
+			t.Errorf("%s: got %v, want %v", a.name, a.err, why)
+		}
+	}
+	if n := asked.Load(); len(log.sizes()) != 1 || n != 2 {
+		t.Errorf("got entries %v, the gate asked %d times, want one entry, two askings", log.sizes(), n)
+	}
+	shut.Store(nil)
+	propose(t, p, first, acquire("after"))
+	log.gate <- nil
+	if a := <-first; a.err != nil || a.result.Outcome != leases.Granted {
+		t.Errorf("%s: got %v, %v, want granted through the open gate", a.name, a.result.Outcome, a.err)
 	}
 }
 

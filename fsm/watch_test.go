@@ -84,6 +84,34 @@ func TestChangesComeInOrder(t *testing.T) {
 	}
 }
 
+// Whoever watches must list the leases anew after an import, whose parts tell nothing yet.
+func TestImportEndsWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replica(t)
+		commit(f, acquire("a"))
+		watcher, ahead := ask(t, f, "", at(1, 2)), ask(t, f, "", at(9, 9))
+		commit(f, part(3, "b"), part(3, "c"), importAll(3, 1))
+		silent(t, watcher)
+		if now := f.Position(); now != at(1, 2) {
+			t.Errorf("after the parts: at %v, want 1/2", now)
+		}
+		commit(f, importAll(3, 2))
+		var missed *leases.MissedError
+		want := leases.MissedError{From: at(1, 2), Oldest: at(3, 3), Newest: at(3, 3)}
+		if a := <-watcher; !errors.As(a.err, &missed) || *missed != want {
+			t.Errorf("got %+v, %v, want %v", a.Batch, a.err, &want)
+		}
+		silent(t, ahead) // of this history as of any: the table may still come there
+		op := acquire("d")
+		op.Epoch = 3
+		next := ask(t, f, "", at(3, 3))
+		commit(f, op)
+		if a := <-next; a.err != nil || len(a.Changes) != 1 || a.Changes[0].Name != "d" {
+			t.Errorf("from the import on: got %+v, %v, want the grant of d", a.Batch, a.err)
+		}
+	})
+}
+
 // What does not fit into one batch comes with the next ones, once each.
 func TestChangesGoOnAfterABatch(t *testing.T) {
 	f := replica(t)

@@ -59,9 +59,14 @@ type Session interface {
 	// the lease held under it is released. nil: nothing is held under it.
 	Withdraw(ctx context.Context, name string, attempt ID) error
 	// Renew gives each lease its full TTL again, counted by its holder from
-	// before this call. The first result has one error per lease: nil or
-	// ErrNotHeld. The second says that nothing is known of any of them.
+	// before this call. The first result has one error per lease: nil, ErrNotHeld,
+	// or ErrGrace, which says that the lease is to be reclaimed, or another one that
+	// says that nothing is known of it. The second says that of all of them.
 	Renew(ctx context.Context, held []Held) ([]error, error)
+	// Reclaim presents leases that their holder believes in, after a renewal was
+	// answered with a *GraceError of that epoch. What it answers is like Renew's,
+	// and counts like that.
+	Reclaim(ctx context.Context, epoch uint32, held []Claimed) ([]error, error)
 	// Release gives a lease back. ErrNotHeld: it had ended before.
 	Release(ctx context.Context, h Held) error
 	// Transfer gives a lease back and passes it on to the waiter of that attempt.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 )
 
@@ -35,6 +36,64 @@ func BenchmarkApply(b *testing.B) {
 		op := ops[i%len(ops)]
 		r := table.Apply(op)
 		table.Apply(release(op.Name, bob, r.Lease.Token))
+	}
+}
+
+// What Apply costs where each grant needs room in its shard.
+func BenchmarkApplyWithShards(b *testing.B) {
+	table := filled(manyLeases)
+	if r := table.Apply(adopt(1, Shards{MaxShards, MaxShardBytes})); r.Outcome != Adopted {
+		b.Fatal(r.Outcome)
+	}
+	ops := make([]Op, 1000)
+	for i := range ops {
+		ops[i] = acquire(fmt.Sprintf("lease/%d/more", i*97), bob, try2)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		op := ops[i%len(ops)]
+		r := table.Apply(op)
+		table.Apply(release(op.Name, bob, r.Lease.Token))
+	}
+}
+
+// What the Import alone costs: it must not outlast heartbeats.
+func BenchmarkImport(b *testing.B) {
+	table := filled(manyLeases)
+	all := slices.Collect(table.All())
+	for epoch := uint32(2); b.Loop(); epoch++ {
+		b.StopTimer()
+		for part := range slices.Chunk(all, MaxPart) {
+			table.Apply(Op{Kind: KindImportPart, Epoch: epoch, Leases: part})
+		}
+		b.StartTimer()
+		if r := table.Apply(importAll(epoch, manyLeases)); r.Outcome != Imported {
+			b.Fatal(r.Outcome)
+		}
+	}
+}
+
+// What a node does to a full shard between its read and its write.
+func BenchmarkShard(b *testing.B) {
+	shards := Shards{1, DefaultShardBytes}
+	table := OpenShard(Shard{Epoch: 1}, 0, shards, 1)
+	for n := 0; table.Apply(acquire(fmt.Sprintf("lease/%d", n), alice, try1)).Outcome == Granted; n++ {
+		continue
+	}
+	register, stamp := EncodeShard(table.Shard()), uint64(2)
+	b.SetBytes(int64(len(register)))
+	b.ReportAllocs()
+	for b.Loop() {
+		s, err := DecodeShard(register)
+		if err != nil {
+			b.Fatal(err)
+		}
+		table := OpenShard(s, 0, shards, stamp)
+		for _, l := range s.Leases {
+			table.Apply(renew(l.Name, alice, l.Token))
+		}
+		register = EncodeShard(table.Shard())
+		stamp++
 	}
 }
 

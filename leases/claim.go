@@ -171,3 +171,21 @@ func (h Held) Validate() error {
 	}
 	return nil
 }
+
+// Claimed is a lease as its holder presents it to reclaim it: what was granted,
+// in full, since whoever takes over may know nothing of it.
+type Claimed struct {
+	Held
+	TTL        time.Duration
+	Owner      Owner
+	Attributes []byte
+	AcquiredAt time.Time
+}
+
+// Validate returns nil or an *InvalidError.
+func (c Claimed) Validate() error {
+	if err := c.Held.Validate(); err != nil {
+		return err
+	}
+	return Claim{Name: c.Name, Attempt: ID{1}, TTL: c.TTL, Owner: c.Owner, Attributes: c.Attributes}.Validate()
+}

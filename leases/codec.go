@@ -109,28 +109,40 @@ func validRelease(s string) bool {
 	return s != "" && len(s) <= maxSince
 }
 
-// maxRecord bounds the body of an op and of a lease. The longest of either have
-// less than half of it.
-const maxRecord = 4096
+// maxRecord bounds the body of an op and of a lease; maxPart, that of an ImportPart.
+// The longest of each have less than half of the one, and three quarters of the other.
+const (
+	maxRecord = 4 << 10
+	maxPart   = 256 << 10
+)
+
+// maxBody bounds the body of an op.
+func (k Kind) maxBody() int {
+	if k == KindImportPart {
+		return maxPart
+	}
+	return maxRecord
+}
 
 // AppendOp appends op's encoding: its kind, and the length-prefixed fields that
 // the kind uses. It panics if op.Validate fails, since an op that nobody can
 // decode would stop every node that finds it in its log.
 func AppendOp(b []byte, op Op) []byte {
-	if err := op.Validate(); err != nil {
+	if err := op.invalid(); err != nil {
 		panic("leases: " + err.Error())
 	}
 	var space [512]byte
 	b = append(b, byte(op.Kind))
-	return appendRecord(b, appendBody(space[:0], op))
+	return appendRecord(b, appendBody(space[:0], &op))
 }
 
-func appendBody(b []byte, op Op) []byte {
+func appendBody(b []byte, op *Op) []byte {
 	b = binary.AppendUvarint(b, uint64(op.Epoch))
 	switch op.Kind {
 	case KindBirth:
 		b = append(b, op.Cluster[:]...)
 		b = binary.AppendUvarint(b, uint64(op.Founders))
+		b = appendShards(b, op.Shards)
 	case KindAcquire:
 		b = appendString(b, op.Name)
 		b = append(append(b, op.Session[:]...), op.Attempt[:]...)
@@ -138,13 +150,14 @@ func appendBody(b []byte, op Op) []byte {
 	case KindWithdraw:
 		b = appendString(b, op.Name)
 		b = append(append(b, op.Session[:]...), op.Attempt[:]...)
-	case KindRelease:
+	case KindRelease, KindRenew:
 		b = appendString(b, op.Name)
 		b = append(b, op.Session[:]...)
 		b = binary.AppendUvarint(b, uint64(op.Token))
 	case KindExpire:
 		b = appendString(b, op.Name)
 		b = binary.AppendUvarint(b, uint64(op.Token))
+		b = binary.AppendUvarint(b, op.Stamp)
 	case KindBreak:
 		b = appendString(b, op.Name)
 		b = binary.AppendUvarint(b, uint64(op.Token))
@@ -155,12 +168,26 @@ func appendBody(b []byte, op Op) []byte {
 		b = binary.AppendUvarint(b, uint64(op.Token))
 		b = append(append(b, op.Heir[:]...), op.Attempt[:]...)
 		b = appendTerms(b, op.TTL, op.Owner, op.Attributes, op.AcquiredAt)
+	case KindReclaim:
+		b = appendString(b, op.Name)
+		b = append(b, op.Session[:]...)
+		b = binary.AppendUvarint(b, uint64(op.Token))
+		b = appendTerms(b, op.TTL, op.Owner, op.Attributes, op.AcquiredAt)
+	case KindImportPart:
+		b = binary.AppendUvarint(b, uint64(len(op.Leases)))
+		for _, l := range op.Leases {
+			b = appendStaged(b, l)
+		}
+	case KindImport:
+		b = binary.AppendUvarint(b, uint64(op.Count))
+	case KindAdopt:
+		b = appendShards(b, op.Shards)
 	}
 	return b
 }
 
-// DecodeOp reads one op and returns what follows it. The op's Attributes are
-// part of b. A kind that this release does not know is an *UnreadableError,
+// DecodeOp reads one op and returns what follows it. The op's Attributes are part
+// of b, those of its Leases are not. A kind that this release does not know is an *UnreadableError,
 // everything else that AppendOp would not have written matches ErrCorrupt.
 func DecodeOp(b []byte) (op Op, rest []byte, err error) {
 	d := decoder{b: b}
@@ -168,13 +195,13 @@ func DecodeOp(b []byte) (op Op, rest []byte, err error) {
 	if d.err == nil && !op.Kind.known() {
 		return Op{}, nil, &UnreadableError{What: fmt.Sprintf("op of %v", op.Kind)}
 	}
-	body := decoder{b: d.bytes("body", maxRecord), err: d.err}
+	body := decoder{b: d.bytes("body", op.Kind.maxBody()), err: d.err}
 	body.op(&op)
 	if body.err == nil && len(body.b) > 0 {
 		body.fail("%d bytes follow its last field", len(body.b))
 	}
 	if body.err == nil {
-		if err := op.Validate(); err != nil {
+		if err := op.invalid(); err != nil {
 			body.fail("%w", err)
 		}
 	}
@@ -190,6 +217,7 @@ func (d *decoder) op(op *Op) {
 	case KindBirth:
 		op.Cluster = d.id("cluster")
 		op.Founders = d.uint32("founders")
+		op.Shards = d.shards()
 	case KindAcquire:
 		op.Name = d.string("name", MaxName)
 		op.Session, op.Attempt = d.id("session"), d.id("attempt")
@@ -197,13 +225,14 @@ func (d *decoder) op(op *Op) {
 	case KindWithdraw:
 		op.Name = d.string("name", MaxName)
 		op.Session, op.Attempt = d.id("session"), d.id("attempt")
-	case KindRelease:
+	case KindRelease, KindRenew:
 		op.Name = d.string("name", MaxName)
 		op.Session = d.id("session")
 		op.Token = d.token("token")
 	case KindExpire:
 		op.Name = d.string("name", MaxName)
 		op.Token = d.token("token")
+		op.Stamp = d.uvarint("stamp", math.MaxUint64)
 	case KindBreak:
 		op.Name = d.string("name", MaxName)
 		op.Token = d.token("token")
@@ -214,7 +243,29 @@ func (d *decoder) op(op *Op) {
 		op.Token = d.token("token")
 		op.Heir, op.Attempt = d.id("heir"), d.id("attempt")
 		op.TTL, op.Owner, op.Attributes, op.AcquiredAt = d.terms()
+	case KindReclaim:
+		op.Name = d.string("name", MaxName)
+		op.Session = d.id("session")
+		op.Token = d.token("token")
+		op.TTL, op.Owner, op.Attributes, op.AcquiredAt = d.terms()
+	case KindImportPart:
+		for range d.uvarint("number of leases", MaxPart) {
+			op.Leases = append(op.Leases, d.staged())
+		}
+	case KindImport:
+		op.Count = d.uint32("count")
+	case KindAdopt:
+		op.Shards = d.shards()
 	}
+}
+
+func appendShards(b []byte, s Shards) []byte {
+	b = binary.AppendUvarint(b, uint64(s.Count))
+	return binary.AppendUvarint(b, uint64(s.Bytes))
+}
+
+func (d *decoder) shards() Shards {
+	return Shards{Count: d.uint32("number of shards"), Bytes: d.uint32("shard bytes")}
 }
 
 // appendTerms appends what Acquire and the lease that it grants have in common.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,32 @@ func sampleOps() []Op {
 		breaks("job", 127), breakNow("job", tokens.Max),
 		transfer(bob, 1, acquire("job", alice, try1)), transfer(bob, tokens.Max, long),
 		{Kind: KindTransfer, Name: "j", Session: alice, Token: 128, Heir: bob, Attempt: try2, TTL: time.Millisecond},
+		with(birth(1), func(op *Op) { op.Shards = Shards{MaxShards, MinShardBytes} }),
+		adopt(1, Shards{1, MaxShardBytes}), importAll(2, 0), importAll(math.MaxUint32, math.MaxUint32),
+		part(2), part(3, sampleLeases()...), part(math.MaxUint32, longLease()),
+		with(expire("job", 128), func(op *Op) { op.Stamp = math.MaxUint64 }),
+		renew("job", alice, tokens.Max), reclaim(acquire("job", alice, ID{}), 127), reclaim(with(long, func(op *Op) { op.Attempt = ID{} }), tokens.Max),
+	}
+}
+
+// sampleLeases are leases that an import may bring.
+func sampleLeases() []*Lease {
+	return []*Lease{
+		{
+			Name: "job", Session: alice, Attempt: try1, Token: token(1), TTL: 15 * time.Second, Owner: Owner{Label: "billing", Host: "host7"},
+			Attributes: []byte("v=1"), AcquiredAt: noon,
+		},
+		{Name: "reclaimed", Session: bob, Token: token(2), TTL: time.Millisecond},
+		{Name: "broken", Session: bob, Attempt: try2, Token: token(3), TTL: maxOpTTL, Broken: true},
+	}
+}
+
+// longLease is as long as a lease can be.
+func longLease() *Lease {
+	return &Lease{
+		Name: strings.Repeat("n", MaxName), Session: alice, Attempt: try1, Token: tokens.Max, TTL: maxOpTTL, Broken: true,
+		Owner:      Owner{strings.Repeat("l", MaxLabel), strings.Repeat("s", MaxLabel), strings.Repeat("h", MaxLabel), math.MaxUint32},
+		Attributes: bytes.Repeat([]byte{0xff}, MaxAttributes), AcquiredAt: time.UnixMilli(maxMillis).UTC(),
 	}
 }
 
@@ -59,16 +86,29 @@ func TestOpRoundTrip(t *testing.T) {
 func TestOpFieldsOfOtherKinds(t *testing.T) {
 	for _, want := range sampleOps() {
 		full := acquire("job", bob, try2)
-		full.Token, full.Heir, full.Now, full.Cluster, full.Founders = 7, bob, true, cluster, 9
+		full.Token, full.Heir, full.Now, full.Stamp, full.Cluster, full.Founders = 7, bob, true, 9, cluster, 9
+		full.Shards, full.Leases, full.Count = Shards{7, 2048}, sampleLeases(), 9
 		got, wanted := reflect.ValueOf(&full).Elem(), reflect.ValueOf(want)
 		for i := range got.NumField() { // keep the others' fields, as far as this kind's own are unset
 			if f := wanted.Field(i); !f.IsZero() {
 				got.Field(i).Set(f)
 			}
 		}
-		if want.Kind == KindAcquire || want.Kind == KindTransfer || want.Kind == KindBreak && !want.Now || want.Epoch == 0 {
+		switch want.Kind {
+		case KindAcquire, KindTransfer, KindReclaim:
 			continue // their zero fields are fields of their own
+		case KindBirth:
+			full.Shards = want.Shards
+		case KindExpire:
+			full.Stamp = want.Stamp
+		case KindBreak:
+			full.Now = want.Now
+		case KindImportPart:
+			full.Leases = want.Leases
+		case KindImport:
+			full.Count = want.Count
 		}
+		full.Epoch = want.Epoch
 		if a, b := AppendOp(nil, full), AppendOp(nil, want); !bytes.Equal(a, b) {
 			t.Errorf("%v: got %x, want %x", want.Kind, a, b)
 		}
@@ -121,10 +161,25 @@ func TestDecodeOpRefuses(t *testing.T) {
 		{"a length beyond memory", binary.AppendUvarint([]byte{byte(KindBump)}, math.MaxUint64), "bump: corrupt: its body length is 18446744073709551615: at most 4096"},
 		{"more than its fields", body(KindBump, 1, 1), "bump: corrupt: 1 bytes follow its last field"},
 		{"half an id", body(KindBirth, 1, "123"), "birth: corrupt: it ends within its cluster"},
-		{"no cluster", body(KindBirth, 1, ID{}, 1), `birth: corrupt: invalid cluster "none": want 16 bytes that are not all zero`},
-		{"no name", body(KindExpire, 1, 0, "", 1), `expire: corrupt: invalid name "0 bytes": want 1 to 512 bytes`},
+		{"no cluster", body(KindBirth, 1, ID{}, 1, 0, 0), `birth: corrupt: invalid cluster "none": want 16 bytes that are not all zero`},
+		{"too many shards", body(KindBirth, 1, id, 1, 4097, 1024), `birth: corrupt: invalid shards "4097": want 1 to 4096`},
+		{"room but no shards", body(KindBirth, 1, id, 1, 0, 1024), `birth: corrupt: invalid shards "0": want 1 to 4096`},
+		{"shards that are too small", body(KindAdopt, 1, 1, 1023), `adopt: corrupt: invalid shard bytes "1023": want 1024 to 262144`},
+		{"shards that are too large", body(KindAdopt, 1, 1, 262145), `adopt: corrupt: invalid shard bytes "262145": want 1024 to 262144`},
+		{"no shards", body(KindAdopt, 1, 0, 0), `adopt: corrupt: invalid shards "0": want 1 to 4096`},
+		{"no count", body(KindImport, 1), "import: corrupt: it ends within its count"},
+		{"a part with too much", body(KindImportPart, 2, 129), "import part: corrupt: its number of leases is 129: at most 128"},
+		{"a part with too little", body(KindImportPart, 2, 1), "import part: corrupt: it ends within its name length"},
+		{"a part that is too long", appendRecord([]byte{byte(KindImportPart)}, make([]byte, 256<<10+1)), "import part: corrupt: its body length is 262145: at most 262144"},
+		{"a part with a nobody's lease", body(KindImportPart, 2, 1, 1, "n", ID{}, id, 1, 1, 0, 0, 0, 0, 0, 0, 0), `import part: corrupt: invalid session "none": want 16 bytes that are not all zero`},
+		{"a part with more than leases", body(KindImportPart, 2, 1, 1, "n", id, id, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1), "import part: corrupt: 1 bytes follow its last field"},
+		{"no token to renew", body(KindRenew, 1, 1, "n", id, 0), `renew: corrupt: invalid token "0": want 1 to 9007199254740991`},
+		{"no token to reclaim", body(KindReclaim, 1, 1, "n", id, 0, 1, 0, 0, 0, 0, 0, 0), `reclaim: corrupt: invalid token "0": want 1 to 9007199254740991`},
+		{"no ttl to reclaim", body(KindReclaim, 1, 1, "n", id, 1, 0, 0, 0, 0, 0, 0, 0), `reclaim: corrupt: invalid ttl "0s": want whole milliseconds up to 1193h2m47.295s`},
+		{"no stamp", body(KindExpire, 1, 1, "n", 1), "expire: corrupt: it ends within its stamp"},
+		{"no name", body(KindExpire, 1, 0, "", 1, 0), `expire: corrupt: invalid name "0 bytes": want 1 to 512 bytes`},
 		{"a name that is too long", body(KindExpire, 1, 513, strings.Repeat("n", 513), 1), "expire: corrupt: its name length is 513: at most 512"},
-		{"no token", body(KindExpire, 1, 1, "n", 0), `expire: corrupt: invalid token "0": want 1 to 9007199254740991`},
+		{"no token", body(KindExpire, 1, 1, "n", 0, 0), `expire: corrupt: invalid token "0": want 1 to 9007199254740991`},
 		{"a token beyond 53 bits", body(KindExpire, 1, 1, "n", 1<<53), "expire: corrupt: its token is 9007199254740992: at most 9007199254740991"},
 		{"no attempt", body(KindWithdraw, 1, 1, "n", id, ID{}), `withdraw: corrupt: invalid attempt "none": want 16 bytes that are not all zero`},
 		{"no ttl", body(KindAcquire, 1, 1, "n", id, id, 0, 0, 0, 0, 0, 0, 0), `acquire: corrupt: invalid ttl "0s": want whole milliseconds up to 1193h2m47.295s`},
@@ -151,7 +206,7 @@ func TestDecodeOpRefuses(t *testing.T) {
 }
 
 func TestDecodeOpOfLaterRelease(t *testing.T) {
-	for _, in := range [][]byte{{0}, {byte(KindTransfer) + 1}, {255, 1, 2, 3}} {
+	for _, in := range [][]byte{{0}, {byte(KindReclaim) + 1}, {255, 1, 2, 3}} {
 		_, _, err := DecodeOp(in)
 		var unreadable *UnreadableError
 		if !errors.As(err, &unreadable) || !errors.Is(err, ErrUnreadable) || errors.Is(err, ErrCorrupt) {
@@ -258,15 +313,25 @@ func TestOpEncodingIsFixed(t *testing.T) {
 		op   Op
 		want string
 	}{
-		{birth(1), "01" + "12" + "01" + "c1" + id + "03"},
+		{birth(1), "01" + "14" + "01" + "c1" + id + "03" + "0000"},
+		{with(birth(1), func(op *Op) { op.Shards = Shards{256, 65536} }), "01" + "17" + "01" + "c1" + id + "03" + "8002" + "808004"},
 		{acquire("job", alice, try1), "02" + "44" + "01" + "036a6f62" + "a1" + id + id + "01" + "9875" + "0762696c6c696e67" + "03617773" + "05686f737437" + "0c" + "03763d31" + "809494caca33"},
 		{withdraw("job", alice, try1), "03" + "25" + "01" + "036a6f62" + "a1" + id + id + "01"},
 		{release("job", alice, token(1)), "04" + "1a" + "01" + "036a6f62" + "a1" + id + "8180808010"},
-		{expire("job", token(1)), "05" + "0a" + "01" + "036a6f62" + "8180808010"},
+		{expire("job", token(1)), "05" + "0b" + "01" + "036a6f62" + "8180808010" + "00"},
 		{bump(300), "06" + "02" + "ac02"},
 		{breaks("job", token(1)), "07" + "0b" + "01" + "036a6f62" + "8180808010" + "00"},
 		{breakNow("job", token(1)), "07" + "0b" + "01" + "036a6f62" + "8180808010" + "01"},
 		{transfer(bob, token(1), acquire("job", alice, try1)), "08" + "59" + "01" + "036a6f62" + "b0" + id + "8180808010" + "a1" + id + id + "01" + "9875" + "0762696c6c696e67" + "03617773" + "05686f737437" + "0c" + "03763d31" + "809494caca33"},
+		{
+			part(2, sampleLeases()[0], sampleLeases()[1]), "09" + "7f" + "02" + "02" +
+				"036a6f62" + "a1" + id + id + "01" + "8180808010" + "9875" + "0762696c6c696e67" + "00" + "05686f737437" + "00" + "03763d31" + "809494caca33" + "00" +
+				"097265636c61696d6564" + "b0" + id + "00" + id + "8280808010" + "01" + "00" + "00" + "00" + "00" + "00" + "00" + "00",
+		},
+		{importAll(2, 300), "0a" + "03" + "02" + "ac02"},
+		{adopt(1, Shards{256, 65536}), "0b" + "06" + "01" + "8002" + "808004"},
+		{renew("job", alice, token(1)), "0c" + "1a" + "01" + "036a6f62" + "a1" + id + "8180808010"},
+		{reclaim(acquire("job", alice, try1), token(1)), "0d" + "39" + "01" + "036a6f62" + "a1" + id + "8180808010" + "9875" + "0762696c6c696e67" + "03617773" + "05686f737437" + "0c" + "03763d31" + "809494caca33"},
 	} {
 		if got := hex.EncodeToString(AppendOp(nil, c.op)); got != c.want {
 			t.Errorf("%v: got %s, want %s", c.op.Kind, got, c.want)
@@ -315,17 +380,27 @@ func effect(op Op) (*Table, Result) {
 			held.Attempt = try1
 		}
 		table.Apply(held)
-		op.Token = token(1)
+		op.Token, op.Stamp = token(1), 0
 	}
-	op.Epoch = 1
+	if op.Kind != KindImportPart && op.Kind != KindImport {
+		op.Epoch = 1
+	}
 	return table, table.Apply(op)
 }
 
 // outcomeOf is what effect has to come to.
 func outcomeOf(op Op) Outcome {
-	switch {
-	case op.Kind == KindBirth || op.Kind == KindBump:
+	switch op.Kind {
+	case KindBirth, KindBump:
 		return StaleEpoch // the table is of epoch 1 already
+	case KindImportPart, KindImport:
+		return importOf(op)
+	case KindAdopt:
+		return Adopted
+	case KindRenew, KindReclaim:
+		return Ignored // the table is not a shard's
+	}
+	switch {
 	case op.Name[0] == '@':
 		return Ignored
 	case op.Kind == KindAcquire:
@@ -336,5 +411,39 @@ func outcomeOf(op Op) Outcome {
 		return Transferred
 	default:
 		return Freed
+	}
+}
+
+func importOf(op Op) Outcome {
+	switch {
+	case op.Epoch <= 1:
+		return StaleEpoch
+	case op.Epoch > tokens.MaxEpoch:
+		return UsedUp
+	case op.Kind == KindImport && op.Count > 0:
+		return Mismatch // nothing is staged
+	case op.Kind == KindImport:
+		return Imported
+	case slices.ContainsFunc(op.Leases, func(l *Lease) bool { return l.Name[0] == '@' || l.Token.Epoch() >= op.Epoch }):
+		return Ignored
+	default:
+		return Staged
+	}
+}
+
+// A part of the longest leases fits into what is read, and into an entry of the log.
+func TestLongestPart(t *testing.T) {
+	op := part(math.MaxUint32)
+	for range MaxPart {
+		op.Leases = append(op.Leases, longLease())
+	}
+	b := AppendOp(nil, op)
+	got, _, err := DecodeOp(b)
+	if err != nil || !reflect.DeepEqual(got, op) || len(b) > maxPart*3/4 {
+		t.Errorf("%d bytes: got %v, want at most %d and the same op", len(b), err, maxPart*3/4)
+	}
+	op.Leases = append(op.Leases, longLease())
+	if err := op.Validate(); err == nil || err.Error() != `invalid leases "129": want at most 128` {
+		t.Errorf("one more: got %v", err)
 	}
 }

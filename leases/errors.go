@@ -35,6 +35,9 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrExhausted: a bound is reached. See *ExhaustedError.
 	ErrExhausted = errors.New("exhausted")
+	// ErrGrace: after a takeover nothing is granted anew for a while, so that holders
+	// can reclaim their leases. See *GraceError.
+	ErrGrace = errors.New("grace after a takeover")
 	// ErrMissed: changes were asked for that are no longer remembered. See *MissedError.
 	ErrMissed = errors.New("changes were missed")
 	// ErrClosed: the client or node was closed.
@@ -217,3 +220,18 @@ func (e *MissedError) Error() string {
 
 // Is matches ErrMissed.
 func (e *MissedError) Is(target error) bool { return target == ErrMissed }
+
+// GraceError says that the arbiter has taken over, and that holders are to reclaim
+// their leases in Epoch before anything is granted anew. It matches ErrGrace. As
+// the answer to a renewal it says: reclaim that lease, nobody else has it.
+type GraceError struct {
+	Epoch   uint32
+	FreshIn time.Duration // how long until fresh grants begin, at most, as the answering node counts
+}
+
+func (e *GraceError) Error() string {
+	return fmt.Sprintf("the arbiter has taken over in epoch %d: holders reclaim their leases, fresh grants begin within %v", e.Epoch, e.FreshIn.Round(time.Millisecond))
+}
+
+// Is matches ErrGrace.
+func (e *GraceError) Is(target error) bool { return target == ErrGrace }

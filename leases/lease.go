@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"slices"
 	"time"
 
 	"github.com/coordd/coordd/tokens"
@@ -12,14 +13,24 @@ import (
 type Lease struct {
 	Name       string
 	Session    ID // who holds it
-	Attempt    ID // the attempt under which it was granted; a repeat of it gets the same token
+	Attempt    ID // under which it was granted: a repeat of it gets the same token; zero if it was reclaimed
 	Token      tokens.Token
 	TTL        time.Duration // in whole milliseconds
 	Owner      Owner
 	Attributes []byte
 	AcquiredAt time.Time // UTC, whole milliseconds, for people only; zero if not known
-	Stamp      uint64    // the table's revision as of the grant
-	Broken     bool      // an operator has ended it: it is renewed no more
+	// Stamp is the table's revision as of the grant or the import; in a shard the
+	// version of its register with which the lease was last granted, renewed or reclaimed.
+	Stamp  uint64
+	Broken bool // an operator has ended it: it is renewed no more
+}
+
+// invalid looks for what the encodings cannot carry or the table cannot keep.
+func (l *Lease) invalid() *InvalidError {
+	if l == nil {
+		return &InvalidError{Field: "lease", Value: "none", Bounds: "a lease"}
+	}
+	return first(nameSize(l.Name), required("session", l.Session), positiveToken(l.Token), invalidTerms(l.TTL, l.Owner, l.Attributes))
 }
 
 // Held is the lease's name and token.
@@ -112,6 +123,18 @@ func (m *memory) find(name string, t tokens.Token) (Ending, bool) {
 		ok = m.ring[at].Name == name && m.ring[at].Token < e.Token // else it was overwritten
 	}
 	return Ending{}, false
+}
+
+// drop forgets the endings for which f says so.
+func (m *memory) drop(f func(Ending) bool) {
+	kept := slices.DeleteFunc(m.list(), f)
+	if len(kept) == len(m.ring) {
+		return
+	}
+	*m = newMemory(m.kept)
+	for _, e := range kept {
+		m.add(e)
+	}
 }
 
 // list copies the endings, the oldest first.

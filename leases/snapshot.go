@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/btree"
 
+	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/tokens"
 )
 
@@ -33,18 +34,25 @@ type Snapshot struct {
 	epoch    uint32
 	counter  uint32
 	revision uint64
+	shards   Shards
 	leases   *btree.BTreeG[entry]
 	ended    []Ending
+	staging  uint32               // the epoch that what is staged will begin; 0: nothing is
+	staged   *btree.BTreeG[entry] // nil if nothing is
 }
 
-// Snapshot returns the table as it is now. It copies the remembered endings,
+// Snapshot returns the table of a Raft group as it is now. It copies the remembered endings,
 // at most EndedKept, and shares the leases, so that it takes well below a
 // millisecond however many leases there are.
 func (t *Table) Snapshot() *Snapshot {
-	return &Snapshot{
+	s := &Snapshot{
 		cluster: t.cluster, founders: t.founders, epoch: t.epoch, counter: t.counter, revision: t.revision,
-		leases: t.leases.Clone(), ended: t.ended.list(),
+		shards: t.held.shards, leases: t.held.leases.Clone(), ended: t.ended.list(), staging: t.staged.epoch,
 	}
+	if t.staged.epoch != 0 {
+		s.staged = t.staged.leases.Clone()
+	}
+	return s
 }
 
 // WriteTo writes the snapshot's encoding, in pieces: its need of memory does
@@ -58,21 +66,20 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	b = binary.AppendUvarint(b, uint64(s.epoch))
 	b = binary.AppendUvarint(b, uint64(s.counter))
 	b = binary.AppendUvarint(b, s.revision)
-	b = binary.AppendUvarint(b, uint64(s.leases.Len()))
+	b = appendShards(b, s.shards)
 	buf.Write(b) // an error stays until Flush returns it
-	var record []byte
-	s.leases.Ascend(func(e entry) bool {
-		record = appendLease(record[:0], e.lease)
-		b = appendRecord(b[:0], record)
-		_, err := buf.Write(b)
-		return err == nil
-	})
+	writeLeases(buf, s.leases, appendLease)
 	b = binary.AppendUvarint(b[:0], uint64(len(s.ended)))
 	buf.Write(b)
+	var record []byte
 	for _, e := range s.ended {
 		record = appendEnding(record[:0], e)
 		b = appendRecord(b[:0], record)
 		buf.Write(b)
+	}
+	buf.Write(binary.AppendUvarint(b[:0], uint64(s.staging)))
+	if s.staging != 0 {
+		writeLeases(buf, s.staged, appendStaged)
 	}
 	if err := buf.Flush(); err != nil {
 		return out.n, err
@@ -95,23 +102,39 @@ func (s *sumWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// writeLeases writes how many leases there are, and each in a record.
+func writeLeases(w *bufio.Writer, leases *btree.BTreeG[entry], encode func([]byte, *Lease) []byte) {
+	b := binary.AppendUvarint(nil, uint64(leases.Len()))
+	w.Write(b)
+	var record []byte
+	leases.Ascend(func(e entry) bool {
+		record = encode(record[:0], e.lease)
+		b = appendRecord(b[:0], record)
+		_, err := w.Write(b)
+		return err == nil
+	})
+}
+
 func appendLease(b []byte, l *Lease) []byte {
+	return binary.AppendUvarint(appendStaged(b, l), l.Stamp)
+}
+
+// appendStaged appends all but the stamp, which an Import gives.
+func appendStaged(b []byte, l *Lease) []byte {
 	b = appendString(b, l.Name)
 	b = append(append(b, l.Session[:]...), l.Attempt[:]...)
 	b = binary.AppendUvarint(b, uint64(l.Token))
 	b = appendTerms(b, l.TTL, l.Owner, l.Attributes, l.AcquiredAt)
-	b = binary.AppendUvarint(b, l.Stamp)
 	return appendMark(b, l.Broken)
 }
 
-func (d *decoder) lease() *Lease {
+func (d *decoder) staged() *Lease {
 	l := &Lease{Name: d.string("name", MaxName), Session: d.id("session"), Attempt: d.id("attempt"), Token: d.token("token")}
 	l.TTL, l.Owner, l.Attributes, l.AcquiredAt = d.terms()
 	l.Attributes = bytes.Clone(l.Attributes)
-	l.Stamp = d.uvarint("stamp", math.MaxUint64)
 	l.Broken = d.mark("mark broken")
 	if d.err == nil {
-		if err := first(nameSize(l.Name), required("session", l.Session), wholeTTL(l.TTL), positiveToken(l.Token)); err != nil {
+		if err := l.invalid(); err != nil {
 			d.fail("%w", err)
 		}
 	}
@@ -139,8 +162,11 @@ func (d *decoder) ending() Ending {
 // r. An encoding of a later release is an *UnreadableError; whatever else
 // WriteTo would not have written, such as a part of a snapshot, matches
 // ErrCorrupt. An error of r's is passed on.
-func ReadTable(r io.Reader) (*Table, error) {
-	t := NewTable()
+func ReadTable(r io.Reader) (*Table, error) { return ReadTableUnder(rules.Set{}, r) }
+
+// ReadTableUnder is ReadTable for this module's own tests, which switch rules off.
+func ReadTableUnder(set rules.Set, r io.Reader) (*Table, error) {
+	t := NewTableUnder(set)
 	switch err := t.read(r); {
 	case errors.Is(err, ErrUnreadable):
 		return nil, err // it names the table itself
@@ -156,6 +182,7 @@ func (t *Table) read(r io.Reader) error {
 	in.begin(t)
 	in.leases(t)
 	in.endings(t)
+	in.staging(t)
 	in.end()
 	return in.err
 }
@@ -211,42 +238,63 @@ func (in *tableReader) begin(t *Table) {
 		}
 		d.b, d.err = rest, err
 	})
-	in.take(len(t.cluster)+4*binary.MaxVarintLen64, func(d *decoder) {
+	in.take(len(t.cluster)+6*binary.MaxVarintLen64, func(d *decoder) {
 		t.cluster = d.id("cluster")
 		t.founders = d.uint32("founders")
 		t.epoch = uint32(d.uvarint("epoch", uint64(tokens.MaxEpoch)))
 		t.counter = d.uint32("counter")
 		t.revision = d.uvarint("revision", math.MaxUint64)
+		shards := d.shards()
+		if shards != (Shards{}) && d.err == nil {
+			if err := shards.invalid(); err != nil {
+				d.fail("%w", err)
+			}
+		}
 		if born := t.epoch != 0 && t.founders != 0 && t.revision != 0; t.cluster.IsZero() {
-			if t.epoch != 0 || t.founders != 0 || t.counter != 0 || t.revision != 0 {
-				d.fail("it has no cluster, but an epoch, founders, a counter or a revision")
+			if t.epoch != 0 || t.founders != 0 || t.counter != 0 || t.revision != 0 || shards != (Shards{}) {
+				d.fail("it has no cluster, but an epoch, founders, a counter, a revision or shards")
 			}
 		} else if !born {
 			d.fail("it has a cluster, but no epoch, founders or revision")
 		}
+		if d.err == nil {
+			t.held.share(shards)
+		}
 	})
 }
 
-// newest is the last token that the table has granted, or a greater one.
-func (t *Table) newest() tokens.Token { return tokens.New(t.epoch, t.counter) }
-
 func (in *tableReader) leases(t *Table) {
+	in.each("lease", true, func(l *Lease) error {
+		switch {
+		case l.Token > t.Newest():
+			return fmt.Errorf("lease %q has token %v, beyond the table's %v", clip(l.Name, 40), l.Token, t.Newest())
+		case l.Stamp == 0 || l.Stamp > t.revision:
+			return fmt.Errorf("lease %q has stamp %d, outside of the table's revisions 1 to %d", clip(l.Name, 40), l.Stamp, t.revision)
+		}
+		t.held.put(l)
+		return nil
+	})
+}
+
+// each takes leases in the order of their names, with their stamps or without. keep
+// may still refuse each of them.
+func (in *tableReader) each(what string, stamped bool, keep func(*Lease) error) {
 	var last string // names are never empty, so the first is greater
-	for range in.count("leases", math.MaxInt) {
-		in.record("lease", func(d *decoder) {
-			l := d.lease()
-			switch {
-			case d.err != nil:
+	for range in.count(what+"s", math.MaxInt) {
+		in.record(what, func(d *decoder) {
+			l := d.staged()
+			if stamped {
+				l.Stamp = d.uvarint("stamp", math.MaxUint64)
+			}
+			if d.err != nil {
 				return
-			case l.Name <= last:
-				d.fail("lease %q follows lease %q", clip(l.Name, 40), clip(last, 40))
-			case l.Token > t.newest():
-				d.fail("lease %q has token %v, beyond the table's %v", clip(l.Name, 40), l.Token, t.newest())
-			case l.Stamp == 0 || l.Stamp > t.revision:
-				d.fail("lease %q has stamp %d, outside of the table's revisions 1 to %d", clip(l.Name, 40), l.Stamp, t.revision)
+			}
+			if l.Name <= last {
+				d.fail("%s %q follows %s %q", what, clip(l.Name, 40), what, clip(last, 40))
+			} else if err := keep(l); err != nil {
+				d.fail("%w", err)
 			}
 			last = l.Name
-			t.insert(l)
 		})
 		if in.err != nil {
 			return
@@ -254,8 +302,28 @@ func (in *tableReader) leases(t *Table) {
 	}
 }
 
+func (in *tableReader) staging(t *Table) {
+	in.take(binary.MaxVarintLen64, func(d *decoder) {
+		t.staged.epoch = uint32(d.uvarint("staged epoch", uint64(tokens.MaxEpoch)))
+		if t.staged.epoch != 0 && (t.staged.epoch <= t.epoch || t.epoch == 0) && t.rules.On(rules.ImportGreater) {
+			d.fail("an import to epoch %d is staged, but its own is %d", t.staged.epoch, t.epoch)
+		}
+	})
+	if in.err != nil || t.staged.epoch == 0 {
+		return
+	}
+	t.staged.holding = newHolding()
+	t.staged.share(t.held.shards)
+	in.each("staged lease", false, func(l *Lease) error {
+		if !importable(l, t.staged.epoch) {
+			return fmt.Errorf("lease %q of token %v is staged for epoch %d", clip(l.Name, 40), l.Token, t.staged.epoch)
+		}
+		t.staged.put(l)
+		return nil
+	})
+}
+
 func (in *tableReader) endings(t *Table) {
-	seen := map[tokens.Token]bool{}
 	for range in.count("ended leases", uint64(t.ended.kept)) {
 		in.record("ended lease", func(d *decoder) {
 			e := d.ending()
@@ -265,17 +333,16 @@ func (in *tableReader) endings(t *Table) {
 			l, held := t.Get(e.Name)
 			before, again := t.ended.last(e.Name)
 			switch {
-			case seen[e.Token] || held && l.Token == e.Token:
-				d.fail("token %v is there twice", e.Token)
-			case e.Token > t.newest() || e.Next > t.newest():
-				d.fail("ended lease %q has token %v, then %v, beyond the table's %v", clip(e.Name, 40), e.Token, e.Next, t.newest())
+			case held && l.Token <= e.Token:
+				d.fail("ended lease %q has token %v, but is held under %v", clip(e.Name, 40), e.Token, l.Token)
+			case e.Token > t.Newest() || e.Next > t.Newest():
+				d.fail("ended lease %q has token %v, then %v, beyond the table's %v", clip(e.Name, 40), e.Token, e.Next, t.Newest())
 			case e.Next != 0 && e.Next <= e.Token:
 				d.fail("ended lease %q has token %v, then %v", clip(e.Name, 40), e.Token, e.Next)
 			}
 			if again && e.Token <= before.Token {
 				d.fail("ended lease %q has token %v after %v", clip(e.Name, 40), e.Token, before.Token)
 			}
-			seen[e.Token] = true
 			t.ended.add(e)
 		})
 		if in.err != nil {

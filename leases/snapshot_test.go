@@ -25,7 +25,7 @@ var writeFixtures = flag.Bool("write-fixtures", false, "write the fixtures that 
 // sampleTable has something of everything.
 func sampleTable() *Table {
 	table := NewTable()
-	apply(table, birth(1))
+	apply(table, with(birth(1), func(op *Op) { op.Shards = Shards{DefaultShards, DefaultShardBytes} }))
 	for _, op := range sampleOps()[4:8] {
 		op.Epoch = 1
 		apply(table, op)
@@ -40,6 +40,7 @@ func sampleTable() *Table {
 		op.Epoch = 7
 		apply(table, op)
 	}
+	apply(table, part(9, sampleLeases()...))
 	return table
 }
 
@@ -61,6 +62,9 @@ func TestTableRoundTrip(t *testing.T) {
 		}
 		if want, got := table.Snapshot().ended, got.Snapshot().ended; !slices.Equal(got, want) {
 			t.Errorf("%s: got endings %+v, want %+v", name, got, want)
+		}
+		if got.held.shards != table.held.shards || !slices.Equal(got.Fill(), table.Fill()) || got.MaxTTL() != table.MaxTTL() {
+			t.Errorf("%s: got shards %v, filled %v, longest ttl %v", name, got.Shards(), got.Fill(), got.MaxTTL())
 		}
 		if got.cluster != table.cluster || got.founders != table.founders || got.epoch != table.epoch || got.counter != table.counter || got.revision != table.revision {
 			t.Errorf("%s: got %+v, want %+v", name, got, table)
@@ -167,9 +171,14 @@ func TestReadTableOfLaterRelease(t *testing.T) {
 
 // plain is a table's encoding by hand, with right checksum and counts.
 func plain(epoch, counter, revision uint64, leases []*Lease, ended []Ending) []byte {
+	return plainStaging(epoch, counter, revision, leases, ended, 0)
+}
+
+// plainStaging is plain with leases that are staged for an import to an epoch; 0: nothing is.
+func plainStaging(epoch, counter, revision uint64, leases []*Lease, ended []Ending, to uint64, staged ...*Lease) []byte {
 	b := AppendHeader(nil, tableMagic, TableVersion, FirstRelease)
 	b = append(b, cluster[:]...)
-	for _, n := range []uint64{3, epoch, counter, revision, uint64(len(leases))} {
+	for _, n := range []uint64{3, epoch, counter, revision, 0, 0, uint64(len(leases))} {
 		b = binary.AppendUvarint(b, n)
 	}
 	for _, l := range leases {
@@ -178,6 +187,13 @@ func plain(epoch, counter, revision uint64, leases []*Lease, ended []Ending) []b
 	b = binary.AppendUvarint(b, uint64(len(ended)))
 	for _, e := range ended {
 		b = appendRecord(b, appendEnding(nil, e))
+	}
+	b = binary.AppendUvarint(b, to)
+	if to != 0 {
+		b = binary.AppendUvarint(b, uint64(len(staged)))
+	}
+	for _, l := range staged {
+		b = appendRecord(b, appendStaged(nil, l))
 	}
 	return sealed(b)
 }
@@ -195,6 +211,9 @@ func TestReadTableRefusesWhatNoTableIs(t *testing.T) {
 	if _, err := ReadTable(bytes.NewReader(plain(1, 9, 9, []*Lease{lease("a", nil), lease("b", nil)}, []Ending{{"c", token(2), WhyReleased, token(3)}}))); err != nil {
 		t.Fatalf("a good one: got %v", err)
 	}
+	if _, err := ReadTable(bytes.NewReader(plainStaging(1, 9, 9, nil, nil, 3, lease("a", nil), lease("b", nil)))); err != nil {
+		t.Fatalf("a good one with leases staged: got %v", err)
+	}
 	header := AppendHeader(nil, tableMagic, TableVersion, FirstRelease)
 	nobody := make([]byte, 16)
 	for _, c := range []struct {
@@ -204,7 +223,10 @@ func TestReadTableRefusesWhatNoTableIs(t *testing.T) {
 	}{
 		{"another magic", sealed(AppendHeader(nil, 'L', 1, FirstRelease)), "header: corrupt: it begins with 0x4c, not with 0x54"},
 		{"another release", sealed(AppendHeader(nil, tableMagic, TableVersion, "0.1.1")), "version 1 came with release 0.1.0, not with 0.1.1"},
-		{"an epoch without a cluster", sealed(append(append(header, nobody...), 0, 1, 0, 0, 0, 0)), "it has no cluster, but an epoch, founders, a counter or a revision"},
+		{"an epoch without a cluster", sealed(append(append(header, nobody...), 0, 1, 0, 0, 0, 0, 0, 0, 0)), "it has no cluster, but an epoch, founders, a counter, a revision or shards"},
+		{"shards without a cluster", sealed(append(append(header, nobody...), 0, 0, 0, 0, 1, 0x80, 8, 0, 0, 0)), "it has no cluster, but an epoch, founders, a counter, a revision or shards"},
+		{"shards that are too small", sealed(append(append(header, cluster[:]...), 3, 1, 0, 1, 1, 0xff, 7, 0, 0, 0)), `invalid shard bytes "1023": want 1024 to 262144`},
+		{"room but no shards", sealed(append(append(header, cluster[:]...), 3, 1, 0, 1, 0, 0x80, 8, 0, 0, 0)), `invalid shards "0": want 1 to 4096`},
 		{"a cluster without an epoch", plain(0, 0, 1, nil, nil), "it has a cluster, but no epoch, founders or revision"},
 		{"a cluster without a revision", plain(1, 0, 0, nil, nil), "it has a cluster, but no epoch, founders or revision"},
 		{"an epoch too great", plain(1<<21, 0, 1, nil, nil), "its epoch is 2097152: at most 2097151"},
@@ -219,16 +241,24 @@ func TestReadTableRefusesWhatNoTableIs(t *testing.T) {
 		{"no stamp", plain(1, 9, 9, []*Lease{lease("a", func(l *Lease) { l.Stamp = 0 })}, nil), `lease "a" has stamp 0, outside of the table's revisions 1 to 9`},
 		{"a stamp to come", plain(1, 9, 9, []*Lease{lease("a", func(l *Lease) { l.Stamp = 10 })}, nil), `lease "a" has stamp 10, outside of the table's revisions 1 to 9`},
 		{"a lease that goes on", plain(1, 9, 9, []*Lease{lease("a", func(l *Lease) { l.Name = strings.Repeat("n", 513) })}, nil), "its name length is 513: at most 512"},
-		{"held and ended", plain(1, 9, 9, []*Lease{lease("a", nil)}, []Ending{{"a", token(1), WhyReleased, 0}}), "token 4294967297 is there twice"},
-		{"ended twice", plain(1, 9, 9, nil, []Ending{{"a", token(1), WhyReleased, 0}, {"b", token(1), WhyReleased, 0}}), "token 4294967297 is there twice"},
+		{"held and ended", plain(1, 9, 9, []*Lease{lease("a", nil)}, []Ending{{"a", token(1), WhyReleased, 0}}), `ended lease "a" has token 4294967297, but is held under 4294967297`},
+		{"ended after it was granted anew", plain(1, 9, 9, []*Lease{lease("a", nil)}, []Ending{{"a", token(2), WhyReleased, 0}}), `ended lease "a" has token 4294967298, but is held under 4294967297`},
+		{"ended twice", plain(1, 9, 9, nil, []Ending{{"a", token(1), WhyReleased, 0}, {"a", token(1), WhyReleased, 0}}), `ended lease "a" has token 4294967297 after 4294967297`},
+		{"staged for its own epoch", plainStaging(2, 9, 9, nil, nil, 2), "an import to epoch 2 is staged, but its own is 2"},
+		{"staged for no token's epoch", plainStaging(2, 9, 9, nil, nil, 1<<21), "its staged epoch is 2097152: at most 2097151"},
+		{"staged before its birth", sealed(append(append(header, nobody...), 0, 0, 0, 0, 0, 0, 0, 0, 2, 0)), "an import to epoch 2 is staged, but its own is 0"},
+		{"staged in wrong order", plainStaging(1, 9, 9, nil, nil, 3, lease("b", nil), lease("a", nil)), `staged lease "a" follows staged lease "b"`},
+		{"staged of the epoch to begin", plainStaging(1, 9, 9, nil, nil, 2, lease("a", func(l *Lease) { l.Token = tokens.New(2, 1) })), `lease "a" of token 8589934593 is staged for epoch 2`},
+		{"staged under a reserved name", plainStaging(1, 9, 9, nil, nil, 2, lease("a", func(l *Lease) { l.Name = "@a" })), `lease "@a" of token 4294967297 is staged for epoch 2`},
+		{"staged for nobody", plainStaging(1, 9, 9, nil, nil, 2, lease("a", func(l *Lease) { l.Session = ID{} })), `invalid session "none": want 16 bytes that are not all zero`},
 		{"ended for no reason", plain(1, 9, 9, nil, []Ending{{"a", token(1), WhyUnknown, 0}}), `invalid why "0": want 1 to 5`},
 		{"ended for a later release's reason", plain(1, 9, 9, nil, []Ending{{"a", token(1), WhyTransferred + 1, 0}}), `invalid why "6": want 1 to 5`},
 		{"ended before it was granted", plain(1, 9, 9, nil, []Ending{{"a", token(10), WhyReleased, 0}}), `ended lease "a" has token 4294967306, then 0, beyond the table's 4294967305`},
 		{"a next token to come", plain(1, 9, 9, nil, []Ending{{"a", token(1), WhyReleased, token(10)}}), `ended lease "a" has token 4294967297, then 4294967306, beyond the table's 4294967305`},
 		{"a next token from before", plain(1, 9, 9, nil, []Ending{{"a", token(2), WhyReleased, token(1)}}), `ended lease "a" has token 4294967298, then 4294967297`},
 		{"too many ended", plain(1, EndedKept+1, 9, nil, manyEndings(EndedKept+1)), "its number of ended leases is 10001: at most 10000"},
-		{"more leases than memory", sealed(binary.AppendUvarint(plain(1, 9, 9, nil, nil)[:len(header)+16+4], math.MaxUint64)), "its number of leases is 18446744073709551615: at most 9223372036854775807"},
-		{"no leases where many are said", sealed(binary.AppendUvarint(plain(1, 9, 9, nil, nil)[:len(header)+16+4], math.MaxInt64)), ""},
+		{"more leases than memory", sealed(binary.AppendUvarint(plain(1, 9, 9, nil, nil)[:len(header)+16+6], math.MaxUint64)), "its number of leases is 18446744073709551615: at most 9223372036854775807"},
+		{"no leases where many are said", sealed(binary.AppendUvarint(plain(1, 9, 9, nil, nil)[:len(header)+16+6], math.MaxInt64)), ""},
 		{"a mark that is neither", sealed(markOther(plain(1, 9, 9, []*Lease{lease("a", nil)}, nil))), "its mark broken is 2: at most 1"},
 		{"a record that is too long", sealed(withRecord(plain(1, 9, 9, nil, nil), make([]byte, maxRecord+1))), "its lease length is 4097: at most 4096"},
 		{"more than its fields", sealed(withRecord(plain(1, 9, 9, nil, nil), append(appendLease(nil, lease("a", nil)), 0))), "1 bytes follow the last field of a lease"},
@@ -247,18 +277,18 @@ func manyEndings(n uint32) (l []Ending) {
 	return l
 }
 
-// markOther sets the last field of the only lease to 2 and takes the checksum off.
+// markOther sets the mark of the only lease to 2 and takes the checksum off.
 func markOther(b []byte) []byte {
 	b = b[:len(b)-crc32.Size]
-	b[len(b)-2] = 2
+	b[len(b)-4] = 2 // its stamp, no endings and no staging follow
 	return b
 }
 
 // withRecord puts a lease's record into the empty table b and takes the checksum off.
 func withRecord(b, record []byte) []byte {
-	b = b[:len(b)-crc32.Size-2]
+	b = b[:len(b)-crc32.Size-3]
 	b = append(b, 1)
-	return append(appendRecord(b, record), 0)
+	return append(appendRecord(b, record), 0, 0)
 }
 
 func TestReadTableFromSlowReaders(t *testing.T) {
@@ -320,14 +350,16 @@ func TestWriteToPassesErrorsOn(t *testing.T) {
 	}
 }
 
-// The fixtures are what release 0.1.0 and the builds before it wrote: every
-// later one must read them, and what it writes itself must stay what it was.
+// The fixtures are what release 0.1.0 writes: every later one must read them, and
+// what it writes itself must stay what it was.
 func TestFixtures(t *testing.T) {
 	var ops []byte
 	for _, op := range sampleOps() {
 		ops = AppendOp(ops, op)
 	}
-	for file, b := range map[string][]byte{"testdata/v1-all.table": encoded(t, sampleTable()), "testdata/v1-all.ops": ops} {
+	for file, b := range map[string][]byte{
+		"testdata/v1-all.table": encoded(t, sampleTable()), "testdata/v1-all.ops": ops, "testdata/v1-all.shard": EncodeShard(sampleShard()),
+	} {
 		want, err := os.ReadFile(file)
 		if errors.Is(err, os.ErrNotExist) && *writeFixtures {
 			want, err = b, os.WriteFile(file, b, 0o644)
@@ -339,28 +371,23 @@ func TestFixtures(t *testing.T) {
 			t.Errorf("%s: this release encodes the same otherwise, without a new version", file)
 		}
 	}
-	for file, want := range map[string]int{"testdata/v1.table": 3, "testdata/v1-all.table": 4} {
-		b := fixture(t, file)
-		table, err := ReadTable(bytes.NewReader(b))
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		if table.Len() != want || !bytes.Equal(encoded(t, table), b) {
-			t.Errorf("%s: got %d leases, or another encoding, want %d", file, table.Len(), want)
+	b := fixture(t, "testdata/v1-all.table")
+	if table, err := ReadTable(bytes.NewReader(b)); err != nil || table.Len() != sampleTable().Len() || !bytes.Equal(encoded(t, table), b) {
+		t.Errorf("table: got %v, other leases or another encoding", err)
+	}
+	rest := fixture(t, "testdata/v1-all.ops")
+	for n, want := range sampleOps() {
+		var op Op
+		var err error
+		if op, rest, err = DecodeOp(rest); err != nil || !reflect.DeepEqual(op, want) {
+			t.Fatalf("op %d: got %+v, %v, want %+v", n+1, op, err, want)
 		}
 	}
-	for file, want := range map[string]int{"testdata/v1.ops": 12, "testdata/v1-all.ops": len(sampleOps())} {
-		rest, ops := fixture(t, file), sampleOps()
-		for n := range want {
-			var op Op
-			var err error
-			if op, rest, err = DecodeOp(rest); err != nil || !reflect.DeepEqual(op, ops[n]) {
-				t.Fatalf("%s, op %d: got %+v, %v, want %+v", file, n+1, op, err, ops[n])
-			}
-		}
-		if len(rest) > 0 {
-			t.Errorf("%s: %d bytes follow op %d", file, len(rest), want)
-		}
+	if len(rest) > 0 {
+		t.Errorf("%d bytes follow the last op", len(rest))
+	}
+	if s, err := DecodeShard(fixture(t, "testdata/v1-all.shard")); err != nil || !reflect.DeepEqual(s, sampleShard()) {
+		t.Errorf("shard: got %+v, %v", s, err)
 	}
 }
 
@@ -391,14 +418,18 @@ func FuzzReadTable(f *testing.F) {
 		if !bytes.Equal(encoded(t, table), b) {
 			t.Fatal("the table has another encoding than the one it was read from")
 		}
-		before := table.newest()
-		r := table.Apply(with(acquire("\xff", bob, try2), func(op *Op) { op.Epoch = table.Epoch() }))
+		before := table.Newest()
+		r := table.Apply(with(acquire("\U0010FFFF", bob, try2), func(op *Op) { op.Epoch = table.Epoch() }))
 		switch r.Outcome {
 		case Granted:
 			if r.Lease.Token <= before {
 				t.Fatalf("got token %v after %v", r.Lease.Token, before)
 			}
 		case Refused, Repeated, Mismatch, Unborn:
+		case NoRoom:
+			if table.Shards() == (Shards{}) {
+				t.Fatalf("got %v without an arbiter", r.Outcome)
+			}
 		case UsedUp:
 			if table.Counter() != tokens.MaxCounter {
 				t.Fatalf("got %v at counter %d", r.Outcome, table.Counter())
@@ -406,5 +437,24 @@ func FuzzReadTable(f *testing.F) {
 		default:
 			t.Fatalf("got %v", r.Outcome)
 		}
+		importStaged(t, table)
 	})
+}
+
+// importStaged puts into force what is staged, ends every lease, and reads the table anew.
+func importStaged(t *testing.T, table *Table) {
+	if table.staged.epoch == 0 {
+		return
+	}
+	if r := table.Apply(importAll(table.staged.epoch, uint32(table.staged.leases.Len()))); r.Outcome != Imported {
+		t.Fatalf("import: got %v", r.Outcome)
+	}
+	for _, l := range slices.Collect(table.All()) {
+		if r := table.Apply(Op{Kind: KindExpire, Epoch: table.Epoch(), Name: l.Name, Token: l.Token}); r.Outcome != Freed {
+			t.Fatalf("expiry of %+v: got %v", l, r.Outcome)
+		}
+	}
+	if _, err := ReadTable(bytes.NewReader(encoded(t, table))); err != nil {
+		t.Fatalf("after the import: %v", err)
+	}
 }

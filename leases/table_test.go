@@ -55,6 +55,27 @@ func breakNow(name string, token tokens.Token) Op {
 	return with(breaks(name, token), func(op *Op) { op.Now = true })
 }
 
+func adopt(epoch uint32, shards Shards) Op {
+	return Op{Kind: KindAdopt, Epoch: epoch, Shards: shards}
+}
+
+func part(epoch uint32, leases ...*Lease) Op {
+	return Op{Kind: KindImportPart, Epoch: epoch, Leases: leases}
+}
+
+func importAll(epoch, count uint32) Op {
+	return Op{Kind: KindImport, Epoch: epoch, Count: count}
+}
+
+func renew(name string, session ID, token tokens.Token) Op {
+	return Op{Kind: KindRenew, Epoch: 1, Name: name, Session: session, Token: token}
+}
+
+// reclaim presents the lease of that token that of asked for.
+func reclaim(of Op, token tokens.Token) Op {
+	return with(of, func(op *Op) { op.Kind, op.Token, op.Attempt = KindReclaim, token, ID{} })
+}
+
 // transfer passes session's lease on to what heir asks for.
 func transfer(session ID, token tokens.Token, heir Op) Op {
 	return with(heir, func(op *Op) {
@@ -202,7 +223,23 @@ func TestApply(t *testing.T) {
 		{name: "the giver asks again", before: []Op{birth(1), held, transfer(alice, token(1), heir)}, op: held, want: Refused, token: token(2)},
 
 		{name: "no kind", before: []Op{birth(1)}, op: Op{}, want: Ignored},
-		{name: "unknown kind", before: []Op{birth(1)}, op: Op{Kind: KindTransfer + 1, Epoch: 1}, want: Ignored},
+		{name: "unknown kind", before: []Op{birth(1)}, op: Op{Kind: KindReclaim + 1, Epoch: 1}, want: Ignored},
+		{name: "renew, without a shard", before: []Op{birth(1), held}, op: renew("job", alice, token(1)), want: Ignored},
+		{name: "reclaim, without a shard", before: []Op{birth(2)}, op: with(reclaim(held, token(1)), func(op *Op) { op.Epoch = 2 }), want: Ignored},
+		{name: "expire of a lease that rested", before: []Op{birth(1), held}, op: with(expire("job", token(1)), func(op *Op) { op.Stamp = 2 }), want: Freed, token: token(1), ending: Ending{"job", token(1), WhyExpired, 0}},
+		{name: "expire of a lease that did not rest", before: []Op{birth(1), held}, op: with(expire("job", token(1)), func(op *Op) { op.Stamp = 1 }), want: Refused, token: token(1)},
+
+		{name: "birth with an arbiter", op: with(birth(1), func(op *Op) { op.Shards = Shards{1, 1024} }), want: Born},
+		{name: "birth with shards that are too small", op: with(birth(1), func(op *Op) { op.Shards = Shards{1, 1023} }), want: Ignored},
+		{name: "adopt before birth", op: adopt(1, Shards{1, 1024}), want: Unborn},
+		{name: "adopt", before: []Op{birth(1), held}, op: adopt(1, Shards{1, 1024}), want: Adopted},
+		{name: "adopt no arbiter", before: []Op{birth(1)}, op: adopt(1, Shards{}), want: Ignored},
+		{name: "adopt from an older epoch", before: []Op{birth(1), bump(2)}, op: adopt(1, Shards{1, 1024}), want: StaleEpoch},
+		{name: "adopt twice", before: []Op{birth(1), adopt(1, Shards{2, 1024})}, op: adopt(1, Shards{2, 1024}), want: Repeated},
+		{name: "adopt with other shards", before: []Op{birth(1), adopt(1, Shards{2, 1024})}, op: adopt(1, Shards{2, 1025}), want: Mismatch, field: "shards"},
+		{name: "adopt what a birth had", before: []Op{with(birth(1), func(op *Op) { op.Shards = Shards{2, 1024} })}, op: adopt(1, Shards{2, 1024}), want: Repeated},
+		{name: "adopt without room", before: []Op{birth(1), acquire("a", alice, try1), acquire("b", alice, try1), acquire("c", alice, try1), acquire("d", alice, try1)}, op: adopt(1, Shards{1, 1024}), want: NoRoom},
+		{name: "adopt with a name that is no text", before: []Op{birth(1), acquire("\xff", alice, try1)}, op: adopt(1, Shards{1, 1024}), want: NoRoom},
 		{name: "break of a reserved name", before: []Op{birth(1)}, op: breakNow("@domain", token(1)), want: Ignored},
 		{name: "transfer of a reserved name", before: []Op{birth(1)}, op: transfer(alice, token(1), acquire("@domain", bob, try2)), want: Ignored},
 		{name: "transfer to nobody", before: []Op{birth(1), held}, op: with(transfer(alice, token(1), heir), func(op *Op) { op.Heir = ID{} }), want: Ignored},
@@ -238,7 +275,7 @@ func TestApply(t *testing.T) {
 			if got.Field != c.field {
 				t.Errorf("got field %q, want %q", got.Field, c.field)
 			}
-			changes := slices.Contains([]Outcome{Granted, Freed, Marked, Transferred, Born, Bumped}, c.want)
+			changes := slices.Contains([]Outcome{Granted, Freed, Marked, Transferred, Born, Bumped, Adopted}, c.want)
 			if changed := !bytes.Equal(before, encoded(t, table)); changed != changes {
 				t.Errorf("changed the table: got %v, want %v", changed, changes)
 			}
@@ -559,7 +596,8 @@ func TestTransferWithTheCounterUsedUp(t *testing.T) {
 func TestNames(t *testing.T) {
 	for k, want := range map[Kind]string{
 		KindBirth: "birth", KindAcquire: "acquire", KindWithdraw: "withdraw", KindRelease: "release", KindExpire: "expire",
-		KindBump: "bump", KindBreak: "break", KindTransfer: "transfer", 0: "kind 0", 99: "kind 99",
+		KindBump: "bump", KindBreak: "break", KindTransfer: "transfer", KindImportPart: "import part", KindImport: "import", KindAdopt: "adopt",
+		KindRenew: "renew", KindReclaim: "reclaim", 0: "kind 0", 99: "kind 99",
 	} {
 		if got := k.String(); got != want {
 			t.Errorf("kind %d: got %q, want %q", uint8(k), got, want)
@@ -569,13 +607,13 @@ func TestNames(t *testing.T) {
 		}
 	}
 	seen := map[string]Outcome{}
-	for o := Ignored; o <= Transferred; o++ {
+	for o := Ignored; o <= Closed; o++ {
 		if before, twice := seen[o.String()]; twice || o.String() == "" {
 			t.Errorf("outcomes %d and %d: both are %q", before, o, o)
 		}
 		seen[o.String()] = o
 	}
-	if got := (Transferred + 1).String(); got != "outcome 14" {
+	if got := (Closed + 1).String(); got != "outcome 21" {
 		t.Errorf("unknown outcome: got %q", got)
 	}
 }
@@ -620,6 +658,17 @@ func TestOpValidate(t *testing.T) {
 		{"no kind", Op{}, `invalid op "kind 0": want a kind that this release knows`},
 		{"no founders", with(birth(1), func(op *Op) { op.Founders = 0 }), `invalid founders "0": want 1 to 4294967295`},
 		{"bump", bump(math.MaxUint32), ""},
+		{"import", importAll(0, 0), ""},
+		{"an empty part", part(2), ""},
+		{"a part with nothing in it", part(2, nil), `invalid lease "none": want a lease`},
+		{"a part with a token too great", part(2, &Lease{Name: "n", Session: alice, Token: tokens.Max + 1, TTL: time.Second}), `invalid token "9007199254740992": want 1 to 9007199254740991`},
+		{"a part with part of a millisecond", part(2, &Lease{Name: "n", Session: alice, Token: 1, TTL: 1}), `invalid ttl "1ns": want whole milliseconds up to 1193h2m47.295s`},
+		{"no shards adopted", adopt(1, Shards{}), `invalid shards "0": want 1 to 4096`},
+		{"most and largest shards", adopt(1, Shards{MaxShards, MaxShardBytes}), ""},
+		{"renew", renew("job", alice, 1), ""},
+		{"renew for nobody", renew("job", ID{}, 1), `invalid session "none": want 16 bytes that are not all zero`},
+		{"reclaim without an attempt", reclaim(held, 1), ""},
+		{"reclaim for no time", reclaim(with(held, func(op *Op) { op.TTL = 0 }), 1), `invalid ttl "0s": want whole milliseconds up to 1193h2m47.295s`},
 	} {
 		err := c.op.Validate()
 		switch {
