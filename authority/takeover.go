@@ -1,0 +1,50 @@
+package authority
+
+import (
+	"slices"
+
+	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/internal/rules"
+	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
+)
+
+// mayTake reports whether this node is one that may take over at all (section 5).
+func (m *Machine) mayTake() bool {
+	root := &m.r.root
+	switch {
+	case m.r.version == 0 || m.refused != nil || root.Epoch >= tokens.MaxEpoch:
+		return false
+	case root.Mode == Raft:
+		// That no leader is heard is for liveness alone: one that has no window hands
+		// leadership on (V2).
+		return m.force || !m.facts.Heard && slices.Contains(root.Takers, m.cfg.Name)
+	case root.Mode == Importing:
+		return !m.importing() && (m.cfg.Rules.On(rules.ImportingTakeover) || slices.Contains(root.Takers, m.cfg.Name))
+	}
+	return false
+}
+
+// takeOver begins a fallback epoch, where nobody has written R for long (T1 to T3).
+func (m *Machine) takeOver(now clock.Instant) Action {
+	rested := m.restTo.Sub(m.restFrom) >= leases.Stretch(m.lease()) || !m.cfg.Rules.On(rules.TakeoverRest)
+	pledged := now.Before(m.pledged) && m.cfg.Rules.On(rules.TakeoverPledge)
+	if !m.mayTake() || !rested || pledged {
+		return nil
+	}
+	next := m.r.root.clone()
+	next.Epoch++
+	// From importing no grace is needed: it is reached only with graceDone, and nothing
+	// has been granted since (V6).
+	next.Mode, next.Owner, next.GraceDone = Fallback, Owner{Node: m.cfg.Name}, m.r.root.Mode == Importing
+	why := Takeover
+	if m.force {
+		why = Forced
+	}
+	next.changed(m.cfg.Name, why, m.facts.Now)
+	return m.act(now, forTakeover, next)
+}
+
+// Force lets this node take over although it is no taker, and hears a leader: an
+// operator says that every taker is gone for good. It waits like any takeover (V4).
+func (m *Machine) Force() { m.force = true }
