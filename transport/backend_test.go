@@ -28,6 +28,7 @@ type backend struct {
 	acquire  func(context.Context, leases.Claim) (leases.Grant, error)
 	withdraw func(ctx context.Context, name string, attempt leases.ID) error
 	renew    func(context.Context, []leases.Held) ([]error, error)
+	reclaim  func(context.Context, uint32, []leases.Claimed) ([]error, error)
 	release  func(context.Context, leases.Held) error
 	transfer func(context.Context, leases.Held, leases.ID) (bool, error)
 
@@ -136,6 +137,13 @@ func (s *backendSession) Renew(ctx context.Context, held []leases.Held) ([]error
 		return make([]error, len(held)), nil
 	}
 	return s.renew(ctx, held)
+}
+
+func (s *backendSession) Reclaim(ctx context.Context, epoch uint32, held []leases.Claimed) ([]error, error) {
+	if s.reclaim == nil {
+		return make([]error, len(held)), nil
+	}
+	return s.reclaim(ctx, epoch, held)
 }
 
 func (s *backendSession) Release(ctx context.Context, h leases.Held) error {

@@ -44,6 +44,10 @@ func (c *conversation) start(call *coorddv1.Call) {
 		if c.occupy(c.renews) {
 			c.serve("Renew", call.Id, c.renews, func(r *coorddv1.Reply) { c.renew(x.Renew, r) })
 		}
+	case *coorddv1.Call_Reclaim:
+		if c.occupy(c.renews) {
+			c.serve("Reclaim", call.Id, c.renews, func(r *coorddv1.Reply) { c.reclaim(x.Reclaim, r) })
+		}
 	case *coorddv1.Call_Withdraw:
 		if c.occupy(c.returns) {
 			c.serve("Withdraw", call.Id, c.returns, func(r *coorddv1.Reply) { c.withdraw(x.Withdraw, r) })
@@ -57,7 +61,7 @@ func (c *conversation) start(call *coorddv1.Call) {
 			c.serve("Transfer", call.Id, c.returns, func(r *coorddv1.Reply) { c.transfer(x.Transfer, r) })
 		}
 	default:
-		c.refuse(call.Id, &leases.InvalidError{Field: "call", Value: "of a kind that this release does not know", Bounds: "Acquire, Withdraw, Renew, Release or Transfer"})
+		c.refuse(call.Id, &leases.InvalidError{Field: "call", Value: "of a kind that this release does not know", Bounds: "Acquire, Withdraw, Renew, Reclaim, Release or Transfer"})
 	}
 }
 
@@ -222,14 +226,29 @@ func (c *conversation) renew(x *coorddv1.Renew, r *coorddv1.Reply) {
 		return
 	}
 	each, err := c.session.Renew(c.ctx, held)
-	if err == nil && len(each) != len(held) {
-		err = &InternalError{fmt.Sprintf("%d results for %d leases", len(each), len(held))}
+	setResults(r, len(held), each, err)
+}
+
+func (c *conversation) reclaim(x *coorddv1.Reclaim, r *coorddv1.Reply) {
+	held, err := fromReclaim(x)
+	if err != nil {
+		r.Status = ToStatus(err)
+		return
+	}
+	each, err := c.session.Reclaim(c.ctx, x.Epoch, held)
+	setResults(r, len(held), each, err)
+}
+
+// setResults makes r the answer to a call about n leases, each with its own result.
+func setResults(r *coorddv1.Reply, n int, each []error, err error) {
+	if err == nil && len(each) != n {
+		err = &InternalError{fmt.Sprintf("%d results for %d leases", len(each), n)}
 	}
 	if err != nil {
 		r.Status = callStatus(err)
 		return
 	}
-	r.Renewed = make([]*coorddv1.Status, len(each))
+	r.Renewed = make([]*coorddv1.Status, n)
 	for i, err := range each {
 		if r.Renewed[i] = ToStatus(err); err == nil {
 			r.Renewed[i] = &coorddv1.Status{}

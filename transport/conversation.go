@@ -18,7 +18,7 @@ import (
 // refused and never keeps the stream from being read; all else is answered as
 // fast as the node can, so there the stream is read no further until it has been.
 const (
-	maxRenews   = 256
+	maxRenews   = 256             // and reclaims
 	maxReturns  = 16384           // releases, transfers, withdrawals and refusals
 	openTime    = 5 * time.Second // from a stream's beginning until it is open
 	answerTime  = 200 * time.Millisecond

@@ -36,6 +36,7 @@ type row struct {
 // the first of them, so what promises least comes first.
 var table = []row{
 	{leases.ErrUnknownOutcome, coorddv1.Code_CODE_UNKNOWN_OUTCOME, codes.DeadlineExceeded, nil, nil},
+	{leases.ErrGrace, coorddv1.Code_CODE_GRACE, codes.Unavailable, encodeGrace, decodeGrace},
 	{leases.ErrHeld, coorddv1.Code_CODE_HELD, codes.FailedPrecondition, encodeHeld, decodeHeld},
 	{leases.ErrNotHeld, coorddv1.Code_CODE_NOT_HELD, codes.NotFound, encodeNotHeld, decodeNotHeld},
 	{leases.ErrWrongCluster, coorddv1.Code_CODE_WRONG_CLUSTER, codes.FailedPrecondition, encodeWrongCluster, decodeWrongCluster},
@@ -301,6 +302,21 @@ func decodeExhausted(s *coorddv1.Status) error {
 		return nil
 	}
 	return &leases.ExhaustedError{What: d.What, Bound: d.Bound, Flag: d.Flag}
+}
+
+func encodeGrace(err error, s *coorddv1.Status) {
+	var e *leases.GraceError
+	if errors.As(err, &e) {
+		s.Details = &coorddv1.Status_Grace{Grace: &coorddv1.Grace{Epoch: e.Epoch, FreshInMs: MillisUp(e.FreshIn)}}
+	}
+}
+
+func decodeGrace(s *coorddv1.Status) error {
+	d := s.GetGrace()
+	if d == nil {
+		return nil
+	}
+	return &leases.GraceError{Epoch: d.Epoch, FreshIn: fromMillis(d.FreshInMs)}
 }
 
 func encodeMissed(err error, s *coorddv1.Status) {

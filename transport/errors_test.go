@@ -29,7 +29,7 @@ var sentinels = map[string]error{
 	"ErrReleased": leases.ErrReleased, "ErrNotLeader": leases.ErrNotLeader, "ErrNoQuorum": leases.ErrNoQuorum,
 	"ErrUnavailable": leases.ErrUnavailable, "ErrUnknownOutcome": leases.ErrUnknownOutcome, "ErrWrongCluster": leases.ErrWrongCluster,
 	"ErrInvalid": leases.ErrInvalid, "ErrExhausted": leases.ErrExhausted, "ErrClosed": leases.ErrClosed,
-	"ErrMissed": leases.ErrMissed,
+	"ErrMissed": leases.ErrMissed, "ErrGrace": leases.ErrGrace,
 }
 
 // local are the sentinels that end a node, whose clients see it gone.
@@ -143,6 +143,8 @@ func TestTypedErrorsCrossTheWire(t *testing.T) {
 		&leases.InvalidError{Field: "ttl", Value: "2h", Bounds: "from 1s to 5m0s"},
 		&leases.ExhaustedError{What: "waiters for one name", Bound: 1000, Flag: "--max-waiters-per-name"},
 		&leases.MissedError{From: leases.Position{Epoch: 1, Revision: 5}, Oldest: leases.Position{Epoch: 2, Revision: 70}, Newest: leases.Position{Epoch: 3, Revision: 1 << 60}},
+		&leases.GraceError{Epoch: 2, FreshIn: 303 * time.Second},
+		&leases.GraceError{},
 		&transport.InternalError{Reason: "what nobody thought of"},
 	} {
 		for way, got := range overTheWire(t, err) {
@@ -253,6 +255,23 @@ func TestStatusesAreValidUTF8AndBounded(t *testing.T) {
 		}
 		if got := transport.FromStatus(transport.ToStatus(err)); !utf8.ValidString(got.Error()) {
 			t.Errorf("%T: got a text that is not UTF-8", err)
+		}
+	}
+}
+
+// Nobody is sent to ask for a fresh grant too early.
+func TestFreshInIsNeverShortened(t *testing.T) {
+	for _, want := range []struct{ from, to time.Duration }{
+		{time.Second + time.Nanosecond, time.Second + time.Millisecond},
+		{time.Nanosecond, time.Millisecond},
+		{time.Second, time.Second},
+		{-time.Second, 0},
+		{leases.Forever, (1<<32 - 1) * time.Millisecond},
+	} {
+		got := transport.FromStatus(transport.ToStatus(&leases.GraceError{Epoch: 2, FreshIn: want.from}))
+		var grace *leases.GraceError
+		if !errors.As(got, &grace) || grace.FreshIn != want.to || grace.Epoch != 2 {
+			t.Errorf("%v: got %+v, want %v", want.from, grace, want.to)
 		}
 	}
 }

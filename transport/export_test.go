@@ -13,11 +13,12 @@ func (s *Server) LimitUnary(acquires, watches int) {
 
 // Bounds for tests.
 const (
-	MaxCalls  = maxCalls
-	MaxHeld   = maxHeld
-	MaxEvents = maxEvents
-	MaxRenews = maxRenews
-	MaxQueue  = maxQueue
+	MaxCalls   = maxCalls
+	MaxHeld    = maxHeld
+	MaxClaimed = maxClaimed
+	MaxEvents  = maxEvents
+	MaxRenews  = maxRenews
+	MaxQueue   = maxQueue
 
 	ClientPing = clientPing
 )

@@ -75,6 +75,9 @@ func FuzzSession(f *testing.F) {
 		calls(renewal(1)), calls(renewal(2), renewal(1)), calls(&coorddv1.Call{Id: 3}),
 		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Acquire{Acquire: &coorddv1.Acquire{Name: "a", Attempt: id[:], TtlMs: 5000, WaitMs: 1<<32 - 1}}}),
 		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Withdraw{Withdraw: &coorddv1.Withdraw{Name: "a", Attempt: id[:]}}}),
+		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Reclaim{Reclaim: &coorddv1.Reclaim{Epoch: 2, Claimed: []*coorddv1.Claimed{
+			{Held: &coorddv1.Held{Name: "a", Token: 1}, TtlMs: 5000, Owner: &coorddv1.Owner{Label: "b"}, Attributes: []byte{1}, AcquiredAtUnixMs: 1}, {},
+		}}}}),
 		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Release{Release: &coorddv1.Release{}}}),
 		calls(&coorddv1.Call{Id: 1, Call: &coorddv1.Call_Transfer{Transfer: &coorddv1.Transfer{Held: &coorddv1.Held{Name: "a", Token: 1}, To: id[:]}}}),
 	} {
@@ -152,6 +155,7 @@ func FuzzUnary(f *testing.F) {
 	id := leases.NewID().String()
 	add("Acquire", &coorddv1.AcquireRequest{Name: "a", TtlMs: 5000, WaitMs: 1<<32 - 1, Owner: &coorddv1.Owner{Label: "b"}, Attributes: []byte{1}})
 	add("Renew", &coorddv1.RenewRequest{Name: "a", Session: id, Token: 1})
+	add("Reclaim", &coorddv1.ReclaimRequest{Name: "a", Session: id, Token: 1, Epoch: 2, TtlMs: 5000, Owner: &coorddv1.Owner{Label: "b"}, Attributes: []byte{1}, AcquiredAtUnixMs: 1})
 	add("Transfer", &coorddv1.TransferRequest{Name: "a", Session: id, Token: 1, To: id})
 	f.Fuzz(func(t *testing.T, method uint8, b []byte) {
 		m := methods[int(method)%len(methods)]
@@ -264,8 +268,10 @@ func FuzzStatus(f *testing.F) {
 		b, _ := proto.Marshal(transport.ToStatus(err))
 		f.Add(b)
 	}
-	b, _ := proto.Marshal(transport.ToStatus(&leases.HeldError{Name: "a", By: leases.Owner{Label: "b"}, Waiters: 3}))
-	f.Add(b)
+	for _, err := range []error{&leases.HeldError{Name: "a", By: leases.Owner{Label: "b"}, Waiters: 3}, &leases.GraceError{Epoch: 2, FreshIn: time.Minute}} {
+		b, _ := proto.Marshal(transport.ToStatus(err))
+		f.Add(b)
+	}
 	f.Add(binary.AppendUvarint([]byte{8}, 1<<40))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := new(coorddv1.Status)

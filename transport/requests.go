@@ -14,7 +14,7 @@ const defaultPage = 100
 // requestFields has the fields that the messages of unary calls name otherwise
 // than package leases.
 var requestFields = map[string]string{
-	"owner label": "owner.label", "owner site": "owner.site", "owner host": "owner.host",
+	"owner label": "owner.label", "owner site": "owner.site", "owner host": "owner.host", "acquired at": "acquired_at_unix_ms",
 }
 
 // inRequest is err with the field that it is about named as the message names it.
@@ -65,11 +65,15 @@ func fromAcquireRequest(r *coorddv1.AcquireRequest) (a attempted, err error) {
 	a.claim, err = fromAcquire(&coorddv1.Acquire{
 		Name: r.Name, Attempt: id[:], TtlMs: ttl, WaitMs: r.WaitMs, Owner: r.Owner, Attributes: r.Attributes,
 	})
+	return a, inMillis(err, r.TtlMs, fmt.Sprintf("or 0 for %d", leases.DefaultTTL.Milliseconds()))
+}
+
+// inMillis is err; what is wrong with a TTL is told in milliseconds.
+func inMillis(err error, ttl uint32, more string) error {
 	if invalid, ok := err.(*leases.InvalidError); ok && invalid.Field == "ttl" {
-		err = &leases.InvalidError{Field: "ttl_ms", Value: fmt.Sprint(r.TtlMs), Bounds: fmt.Sprintf("from %d to %d, or 0 for %d",
-			leases.MinTTL.Milliseconds(), leases.MaxTTL.Milliseconds(), leases.DefaultTTL.Milliseconds())}
+		return &leases.InvalidError{Field: "ttl_ms", Value: fmt.Sprint(ttl), Bounds: fmt.Sprintf("from %d to %d, %s", leases.MinTTL.Milliseconds(), leases.MaxTTL.Milliseconds(), more)}
 	}
-	return a, err
+	return err
 }
 
 func toAcquireResponse(a attempted, g leases.Grant) *coorddv1.AcquireResponse {
@@ -105,6 +109,21 @@ func holder(session, name string, token uint64) (leases.ID, leases.Held, error) 
 	}
 	id, err := parseID("session", session)
 	return id, held, err
+}
+
+// fromReclaimRequest reads whose lease is presented, and as what it was granted.
+func fromReclaimRequest(r *coorddv1.ReclaimRequest) (leases.ID, leases.Claimed, error) {
+	session, _, err := holder(r.Session, r.Name, r.Token)
+	if err != nil {
+		return session, leases.Claimed{}, err
+	}
+	if err := reclaimEpoch(r.Epoch); err != nil {
+		return session, leases.Claimed{}, err
+	}
+	lease, err := fromClaimed(&coorddv1.Claimed{
+		Held: &coorddv1.Held{Name: r.Name, Token: r.Token}, TtlMs: r.TtlMs, Owner: r.Owner, Attributes: r.Attributes, AcquiredAtUnixMs: r.AcquiredAtUnixMs,
+	})
+	return session, lease, inMillis(err, r.TtlMs, "as the answer to the acquire said")
 }
 
 // listing is what a List asks for.

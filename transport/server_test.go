@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/tokens"
@@ -170,10 +172,16 @@ func TestUndecodableMessagesEndTheStream(t *testing.T) {
 }
 
 func TestBadCallsAreAnswered(t *testing.T) {
-	n := serve(t, &backend{acquire: func(context.Context, leases.Claim) (leases.Grant, error) {
-		t.Error("a bad acquire came through")
-		return leases.Grant{}, nil
-	}})
+	n := serve(t, &backend{
+		acquire: func(context.Context, leases.Claim) (leases.Grant, error) {
+			t.Error("a bad acquire came through")
+			return leases.Grant{}, nil
+		},
+		reclaim: func(context.Context, uint32, []leases.Claimed) ([]error, error) {
+			t.Error("a bad reclaim came through")
+			return nil, nil
+		},
+	})
 	id := bytes.Repeat([]byte{1}, 16)
 	acquire := func(change func(*coorddv1.Acquire)) *coorddv1.Call {
 		a := &coorddv1.Acquire{Name: "a", Attempt: id, TtlMs: 5000}
@@ -185,6 +193,19 @@ func TestBadCallsAreAnswered(t *testing.T) {
 	}
 	transfer := func(held *coorddv1.Held, to []byte) *coorddv1.Call {
 		return &coorddv1.Call{Call: &coorddv1.Call_Transfer{Transfer: &coorddv1.Transfer{Held: held, To: to}}}
+	}
+	// One bad lease behind a good one.
+	claimed := func(change func(*coorddv1.Claimed)) *coorddv1.Call {
+		bad := &coorddv1.Claimed{Held: &coorddv1.Held{Name: "a", Token: 1}, TtlMs: 5000}
+		good := proto.CloneOf(bad)
+		change(bad)
+		return &coorddv1.Call{Call: &coorddv1.Call_Reclaim{Reclaim: &coorddv1.Reclaim{Epoch: 2, Claimed: []*coorddv1.Claimed{good, bad}}}}
+	}
+	reclaim := func(epoch uint32, n int) *coorddv1.Call {
+		c := claimed(func(*coorddv1.Claimed) {})
+		r := c.GetReclaim()
+		r.Epoch, r.Claimed = epoch, slices.Repeat(r.Claimed[:1], n)
+		return c
 	}
 	cases := []struct {
 		name, field string
@@ -206,6 +227,21 @@ func TestBadCallsAreAnswered(t *testing.T) {
 		{"a renewal without a name", "name", renew(&coorddv1.Held{Token: 1})},
 		{"a renewal without a token", "token", renew(&coorddv1.Held{Name: "a"})},
 		{"a token out of range", "token", renew(&coorddv1.Held{Name: "a", Token: uint64(tokens.Max) + 1})},
+		{"nothing to reclaim", "claimed", reclaim(2, 0)},
+		{"too much to reclaim", "claimed", reclaim(2, transport.MaxClaimed+1)},
+		{"a reclaim without an epoch", "epoch", reclaim(0, 1)},
+		{"a reclaim in an epoch out of range", "epoch", reclaim(tokens.MaxEpoch+1, 1)},
+		{"a reclaim of nothing in particular", "name", claimed(func(c *coorddv1.Claimed) { c.Held = nil })},
+		{"a reclaim without a name", "name", claimed(func(c *coorddv1.Claimed) { c.Held.Name = "" })},
+		{"a reclaim of a reserved name", "name", claimed(func(c *coorddv1.Claimed) { c.Held.Name = "@a" })},
+		{"a reclaim without a token", "token", claimed(func(c *coorddv1.Claimed) { c.Held.Token = 0 })},
+		{"a reclaim of a token out of range", "token", claimed(func(c *coorddv1.Claimed) { c.Held.Token = uint64(tokens.Max) + 1 })},
+		{"a reclaim without a TTL", "ttl", claimed(func(c *coorddv1.Claimed) { c.TtlMs = 0 })},
+		{"a reclaim with a long TTL", "ttl", claimed(func(c *coorddv1.Claimed) { c.TtlMs = 300_001 })},
+		{"a reclaim with a long host", "owner host", claimed(func(c *coorddv1.Claimed) { c.Owner = &coorddv1.Owner{Host: strings.Repeat("h", 129)} })},
+		{"a reclaim with long attributes", "attributes", claimed(func(c *coorddv1.Claimed) { c.Attributes = make([]byte, 513) })},
+		{"a reclaim of before 1970", "acquired at", claimed(func(c *coorddv1.Claimed) { c.AcquiredAtUnixMs = -1 })},
+		{"a reclaim of after 9999", "acquired at", claimed(func(c *coorddv1.Claimed) { c.AcquiredAtUnixMs = 1<<63 - 1 })},
 		{"a release of nothing", "name", &coorddv1.Call{Call: &coorddv1.Call_Release{Release: &coorddv1.Release{}}}},
 		{"a transfer of nothing", "name", transfer(nil, id)},
 		{"a transfer without a token", "token", transfer(&coorddv1.Held{Name: "a"}, id)},

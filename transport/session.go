@@ -214,7 +214,7 @@ func (s *session) Transfer(ctx context.Context, h leases.Held, to leases.ID) (bo
 // Renew is described at leases.Session. More leases than one call carries go in
 // several, and if one of these fails nothing is known of any.
 func (s *session) Renew(ctx context.Context, held []leases.Held) ([]error, error) {
-	var calls []*call
+	var msgs []*coorddv1.Call
 	for part := range slices.Chunk(held, maxHeld) {
 		renew := &coorddv1.Renew{Held: make([]*coorddv1.Held, len(part))}
 		for i, h := range part {
@@ -223,12 +223,41 @@ func (s *session) Renew(ctx context.Context, held []leases.Held) ([]error, error
 			}
 			renew.Held[i] = toHeld(h)
 		}
-		calls = append(calls, newCall(&coorddv1.Call{Call: &coorddv1.Call_Renew{Renew: renew}}))
+		msgs = append(msgs, &coorddv1.Call{Call: &coorddv1.Call_Renew{Renew: renew}})
+	}
+	return s.each(ctx, msgs)
+}
+
+// Reclaim is described at leases.Session. It goes in calls as Renew does.
+func (s *session) Reclaim(ctx context.Context, epoch uint32, held []leases.Claimed) ([]error, error) {
+	if err := reclaimEpoch(epoch); err != nil {
+		return nil, err
+	}
+	var msgs []*coorddv1.Call
+	for part := range slices.Chunk(held, maxClaimed) {
+		reclaim := &coorddv1.Reclaim{Epoch: epoch, Claimed: make([]*coorddv1.Claimed, len(part))}
+		for i, c := range part {
+			if err := claimed(c); err != nil {
+				return nil, err
+			}
+			reclaim.Claimed[i] = toClaimed(c)
+		}
+		msgs = append(msgs, &coorddv1.Call{Call: &coorddv1.Call_Reclaim{Reclaim: reclaim}})
+	}
+	return s.each(ctx, msgs)
+}
+
+// each makes calls that have a result for each of their leases, and returns all
+// results in the leases' order, or the first error of a call.
+func (s *session) each(ctx context.Context, msgs []*coorddv1.Call) ([]error, error) {
+	calls := make([]*call, len(msgs))
+	for i, msg := range msgs {
+		calls[i] = newCall(msg)
 	}
 	if err := s.queue(ctx, calls...); err != nil {
 		return nil, err
 	}
-	each := make([]error, 0, len(held))
+	var each []error
 	for i, c := range calls {
 		r, err := s.wait(ctx, c)
 		if err != nil {
@@ -237,7 +266,7 @@ func (s *session) Renew(ctx context.Context, held []leases.Held) ([]error, error
 			}
 			return nil, err
 		}
-		want := len(c.msg.GetRenew().Held)
+		want := len(c.msg.GetRenew().GetHeld()) + len(c.msg.GetReclaim().GetClaimed())
 		if len(r.Renewed) != want {
 			return nil, &InternalError{fmt.Sprintf("node %s gave %d results for %d leases", s.info.Node, len(r.Renewed), want)}
 		}

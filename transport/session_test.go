@@ -39,6 +39,16 @@ func TestConversation(t *testing.T) {
 		}
 		return []error{nil, lost}, nil
 	}
+	believed := []leases.Claimed{
+		{Held: held, TTL: 15 * time.Second, Owner: want.Owner, Attributes: []byte{0, 255}, AcquiredAt: time.UnixMilli(1_700_000_000_123)},
+		{Held: leases.Held{Name: "other", Token: 5}, TTL: time.Second},
+	}
+	b.reclaim = func(_ context.Context, epoch uint32, c []leases.Claimed) ([]error, error) {
+		if epoch != 2 || !reflect.DeepEqual(c, believed) {
+			t.Errorf("the backend was asked to reclaim %+v in epoch %d, want %+v in 2", c, epoch, believed)
+		}
+		return []error{nil, lost}, nil
+	}
 	b.withdraw = func(_ context.Context, name string, attempt leases.ID) error {
 		if name != want.Name || attempt != want.Attempt {
 			t.Errorf("the backend was asked to withdraw %q, %v", name, attempt)
@@ -74,6 +84,10 @@ func TestConversation(t *testing.T) {
 	each, err := s.Renew(ctx, []leases.Held{held, {Name: "other", Token: 5}})
 	if err != nil || len(each) != 2 || each[0] != nil || !reflect.DeepEqual(each[1], error(lost)) {
 		t.Errorf("Renew: got %v, %v", each, err)
+	}
+	each, err = s.Reclaim(ctx, 2, believed)
+	if err != nil || len(each) != 2 || each[0] != nil || !reflect.DeepEqual(each[1], error(lost)) {
+		t.Errorf("Reclaim: got %v, %v", each, err)
 	}
 	if err := s.Withdraw(ctx, want.Name, want.Attempt); !errors.Is(err, leases.ErrUnavailable) {
 		t.Errorf("Withdraw: got %v, want unavailable", err)
@@ -194,6 +208,9 @@ func TestAThousandWaitingAcquiresHoldNothingUp(t *testing.T) {
 		if each, err := s.Renew(ctx, []leases.Held{held}); err != nil || each[0] != nil {
 			t.Errorf("Renew: got %v, %v", each, err)
 		}
+		if each, err := s.Reclaim(ctx, 2, []leases.Claimed{{Held: held, TTL: time.Second}}); err != nil || each[0] != nil {
+			t.Errorf("Reclaim: got %v, %v", each, err)
+		}
 		if err := s.Withdraw(ctx, "a", leases.NewID()); err != nil {
 			t.Errorf("Withdraw: %v", err)
 		}
@@ -261,8 +278,85 @@ func TestRenewsOfAnyLength(t *testing.T) {
 	}
 }
 
+// A lease is presented in full: the longest ones have to fit into a message too.
+func TestReclaimsOfAnyLength(t *testing.T) {
+	ctx := timeout(t, 30*time.Second)
+	long := strings.Repeat("l", leases.MaxLabel)
+	full := leases.Claimed{
+		Held: leases.Held{Name: strings.Repeat("n", leases.MaxName)}, TTL: leases.MaxTTL, AcquiredAt: time.UnixMilli(253402300799999),
+		Owner: leases.Owner{Label: long, Site: long, Host: long, PID: 1<<32 - 1}, Attributes: make([]byte, leases.MaxAttributes),
+	}
+	least := leases.Claimed{Held: leases.Held{Name: "a"}, TTL: leases.MinTTL}
+	var most atomic.Int32
+	b := &backend{reclaim: func(_ context.Context, epoch uint32, held []leases.Claimed) ([]error, error) {
+		most.Store(max(most.Load(), int32(len(held))))
+		each := make([]error, len(held))
+		for i, c := range held {
+			want := full
+			if c.Name == least.Name {
+				want = least
+			}
+			want.Token = c.Token
+			if !reflect.DeepEqual(c, want) || epoch != tokens.MaxEpoch {
+				return nil, fmt.Errorf("the backend got %+v in epoch %d, want %+v", c, epoch, want)
+			}
+			if c.Token%2 == 0 {
+				each[i] = &leases.NotHeldError{Name: c.Name, Token: c.Token}
+			}
+		}
+		return each, nil
+	}}
+	s := open(t, nil, serve(t, b).addr)
+	for n, lease := range map[int]leases.Claimed{0: least, 1: least, transport.MaxClaimed: full, transport.MaxClaimed + 1: least, 3*transport.MaxClaimed + 7: full} {
+		held := make([]leases.Claimed, n)
+		for i := range held {
+			held[i] = lease
+			held[i].Token = tokens.Token(i + 1)
+		}
+		each, err := s.Reclaim(ctx, tokens.MaxEpoch, held)
+		if err != nil || len(each) != n {
+			t.Fatalf("%d leases: got %d results, %v", n, len(each), err)
+		}
+		for i, err := range each {
+			if want := held[i].Token%2 == 0; errors.Is(err, leases.ErrNotHeld) != want {
+				t.Fatalf("%d leases, number %d: got %v, not held should be %v", n, i, err, want)
+			}
+		}
+	}
+	if most.Load() != transport.MaxClaimed {
+		t.Errorf("the greatest call had %d leases, want %d", most.Load(), transport.MaxClaimed)
+	}
+}
+
+// What is said of one lease says nothing of the others.
+func TestEachLeaseHasItsOwnError(t *testing.T) {
+	ctx := timeout(t, 20*time.Second)
+	want := []error{
+		nil, &leases.GraceError{Epoch: 2, FreshIn: time.Minute}, &leases.NotHeldError{Name: "a", Token: 2, Why: leases.WhyBroken},
+		&leases.UnavailableError{Reason: "the register cannot be reached"}, leases.ErrNoQuorum, &leases.NotLeaderError{Node: "n1"},
+		&leases.InvalidError{Field: "ttl", Value: "5m0s", Bounds: "at most 1m0s"}, &leases.ExhaustedError{What: "bytes of a shard", Bound: 65536}, leases.ErrUnknownOutcome,
+	}
+	b := &backend{
+		renew:   func(context.Context, []leases.Held) ([]error, error) { return want, nil },
+		reclaim: func(context.Context, uint32, []leases.Claimed) ([]error, error) { return want, nil },
+	}
+	s := open(t, nil, serve(t, b).addr)
+	held, believed := make([]leases.Held, len(want)), make([]leases.Claimed, len(want))
+	for i := range want {
+		held[i] = leases.Held{Name: "a", Token: 1}
+		believed[i] = leases.Claimed{Held: held[i], TTL: time.Second}
+	}
+	if got, err := s.Renew(ctx, held); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("Renew: got %v, %v, want %v", got, err, want)
+	}
+	if got, err := s.Reclaim(ctx, 2, believed); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("Reclaim: got %v, %v, want %v", got, err, want)
+	}
+}
+
 func TestRenewFailsAsAWhole(t *testing.T) {
 	ctx := timeout(t, 20*time.Second)
+	believed := []leases.Claimed{{Held: leases.Held{Name: "a", Token: 1}, TTL: time.Second}, {Held: leases.Held{Name: "b", Token: 2}, TTL: time.Second}}
 	for _, c := range []struct {
 		name string
 		each []error
@@ -271,9 +365,17 @@ func TestRenewFailsAsAWhole(t *testing.T) {
 	}{
 		{"unavailable", nil, &leases.UnavailableError{Reason: "no round"}, leases.ErrUnavailable},
 		{"no quorum", nil, leases.ErrNoQuorum, leases.ErrNoQuorum},
+		{"grace", nil, &leases.GraceError{Epoch: 3}, leases.ErrGrace},
 		{"too few results", []error{nil}, nil, leases.ErrUnknownOutcome},
+		{"too many results", []error{nil, nil, nil}, nil, leases.ErrUnknownOutcome},
 	} {
-		s := open(t, nil, serve(t, &backend{renew: func(context.Context, []leases.Held) ([]error, error) { return c.each, c.err }}).addr)
+		s := open(t, nil, serve(t, &backend{
+			renew:   func(context.Context, []leases.Held) ([]error, error) { return c.each, c.err },
+			reclaim: func(context.Context, uint32, []leases.Claimed) ([]error, error) { return c.each, c.err },
+		}).addr)
+		if each, err := s.Reclaim(ctx, 2, believed); each != nil || !errors.Is(err, c.want) {
+			t.Errorf("%s, reclaimed: got %v, %v, want nothing and %v", c.name, each, err, c.want)
+		}
 		if each, err := s.Renew(ctx, []leases.Held{{Name: "a", Token: 1}, {Name: "b", Token: 2}}); each != nil || !errors.Is(err, c.want) {
 			t.Errorf("%s: got %v, %v, want nothing and %v", c.name, each, err, c.want)
 		}
@@ -282,10 +384,16 @@ func TestRenewFailsAsAWhole(t *testing.T) {
 
 func TestBadValuesNeverLeave(t *testing.T) {
 	ctx := timeout(t, 20*time.Second)
-	b := &backend{acquire: func(context.Context, leases.Claim) (leases.Grant, error) {
-		t.Error("an acquire has arrived")
-		return leases.Grant{}, nil
-	}}
+	b := &backend{
+		acquire: func(context.Context, leases.Claim) (leases.Grant, error) {
+			t.Error("an acquire has arrived")
+			return leases.Grant{}, nil
+		},
+		reclaim: func(context.Context, uint32, []leases.Claimed) ([]error, error) {
+			t.Error("a reclaim has arrived")
+			return nil, nil
+		},
+	}
 	s := open(t, nil, serve(t, b).addr)
 	bad := claim("\xff")
 	_, e1 := s.Acquire(ctx, bad)
@@ -297,7 +405,20 @@ func TestBadValuesNeverLeave(t *testing.T) {
 	e5 := s.Release(ctx, leases.Held{Name: "a"})
 	_, e6 := s.Transfer(ctx, leases.Held{Name: "a"}, leases.NewID())
 	_, e7 := s.Transfer(ctx, leases.Held{Name: "a", Token: 1}, leases.ID{})
-	for i, err := range []error{e1, e2, e3, e4, e5, e6, e7} {
+	lease := leases.Claimed{Held: leases.Held{Name: "a", Token: 1}, TTL: time.Second}
+	reclaim := func(epoch uint32, change func(*leases.Claimed)) error {
+		bad := lease
+		change(&bad)
+		_, err := s.Reclaim(ctx, epoch, []leases.Claimed{lease, bad})
+		return err
+	}
+	e8 := reclaim(0, func(*leases.Claimed) {})
+	e9 := reclaim(tokens.MaxEpoch+1, func(*leases.Claimed) {})
+	e10 := reclaim(2, func(c *leases.Claimed) { c.Token = 0 })
+	e11 := reclaim(2, func(c *leases.Claimed) { c.TTL = time.Second + 1 })
+	e12 := reclaim(2, func(c *leases.Claimed) { c.Owner.Site = "\xff" })
+	e13 := reclaim(2, func(c *leases.Claimed) { c.AcquiredAt = time.UnixMilli(-1) })
+	for i, err := range []error{e1, e2, e3, e4, e5, e6, e7, e8, e9, e10, e11, e12, e13} {
 		if invalid := (*leases.InvalidError)(nil); !errors.As(err, &invalid) || invalid.Bounds == "" {
 			t.Errorf("case %d: got %v, want an invalid error with its bounds", i+1, err)
 		}

@@ -52,17 +52,32 @@ func (s *Service) Renew(ctx context.Context, r *coorddv1.RenewRequest) (*coorddv
 	session, held, err := holder(r.Session, r.Name, r.Token)
 	if err == nil {
 		err = s.over(ctx, session, func(ctx context.Context, b leases.Session) error {
-			each, err := b.Renew(ctx, []leases.Held{held})
-			switch {
-			case err != nil:
-				return err
-			case len(each) != 1:
-				return &InternalError{fmt.Sprintf("%d results for 1 lease", len(each))}
-			}
-			return each[0]
+			return alone(b.Renew(ctx, []leases.Held{held}))
 		})
 	}
 	return respond(&coorddv1.RenewResponse{}, err)
+}
+
+// Reclaim presents a lease in the epoch of a takeover.
+func (s *Service) Reclaim(ctx context.Context, r *coorddv1.ReclaimRequest) (*coorddv1.ReclaimResponse, error) {
+	session, lease, err := fromReclaimRequest(r)
+	if err == nil {
+		err = s.over(ctx, session, func(ctx context.Context, b leases.Session) error {
+			return alone(b.Reclaim(ctx, r.Epoch, []leases.Claimed{lease}))
+		})
+	}
+	return respond(&coorddv1.ReclaimResponse{}, err)
+}
+
+// alone is the result of a call about one lease.
+func alone(each []error, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case len(each) != 1:
+		return &InternalError{fmt.Sprintf("%d results for 1 lease", len(each))}
+	}
+	return each[0]
 }
 
 // Release gives a lease back.

@@ -88,7 +88,7 @@ func fruitless(err error) bool {
 	}
 	for _, certain := range []error{
 		leases.ErrHeld, leases.ErrNotHeld, leases.ErrInvalid, leases.ErrExhausted,
-		leases.ErrNotLeader, leases.ErrNoQuorum, leases.ErrUnavailable,
+		leases.ErrNotLeader, leases.ErrNoQuorum, leases.ErrUnavailable, leases.ErrGrace,
 	} {
 		if errors.Is(err, certain) {
 			return true

@@ -179,6 +179,7 @@ func TestUnknownOutcomesAreWithdrawn(t *testing.T) {
 		{&leases.InvalidError{Field: "ttl"}, false},
 		{&leases.ExhaustedError{What: "claims"}, false},
 		{leases.ErrNoQuorum, false},
+		{&leases.GraceError{Epoch: 2}, false},
 	} {
 		for _, drawn := range []bool{true, false} {
 			b := &backend{}

@@ -63,6 +63,16 @@ func TestUnaryCalls(t *testing.T) {
 	b.renew = func(ctx context.Context, h []leases.Held) ([]error, error) {
 		return []error{given("renew")(ctx, h[0])}, nil
 	}
+	believed := leases.Claimed{
+		Held: held, TTL: 15 * time.Second, Owner: leases.Owner{Label: "billing", Site: "aws", Host: "h1", PID: 7}, Attributes: []byte{0, 255},
+		AcquiredAt: time.UnixMilli(1_700_000_000_123),
+	}
+	b.reclaim = func(_ context.Context, epoch uint32, c []leases.Claimed) ([]error, error) {
+		if epoch != 2 || !reflect.DeepEqual(c, []leases.Claimed{believed}) {
+			t.Errorf("the backend was asked to reclaim %+v in epoch %d, want %+v in 2", c, epoch, believed)
+		}
+		return []error{nil}, nil
+	}
 	b.transfer = func(ctx context.Context, h leases.Held, to leases.ID) (bool, error) {
 		return to == heir, given("transfer")(ctx, h)
 	}
@@ -84,6 +94,12 @@ func TestUnaryCalls(t *testing.T) {
 	}
 	if _, err := c.Renew(ctx, &coorddv1.RenewRequest{Name: held.Name, Session: session.String(), Token: uint64(held.Token)}); err != nil {
 		t.Errorf("Renew: %v", err)
+	}
+	if _, err := c.Reclaim(ctx, &coorddv1.ReclaimRequest{
+		Name: held.Name, Session: session.String(), Token: uint64(held.Token), Epoch: 2, TtlMs: 15_000,
+		Owner: &coorddv1.Owner{Label: "billing", Site: "aws", Host: "h1", Pid: 7}, Attributes: []byte{0, 255}, AcquiredAtUnixMs: 1_700_000_000_123,
+	}); err != nil {
+		t.Errorf("Reclaim: %v", err)
 	}
 	if _, err := c.Release(ctx, &coorddv1.ReleaseRequest{Name: held.Name, Session: session.String(), Token: uint64(held.Token)}); err != nil {
 		t.Errorf("Release: %v", err)
@@ -117,6 +133,10 @@ func TestErrorsOfUnaryCalls(t *testing.T) {
 			_, err := c.Renew(ctx, &coorddv1.RenewRequest{Name: "a", Session: id, Token: 1})
 			return err
 		},
+		"Reclaim": func() error {
+			_, err := c.Reclaim(ctx, &coorddv1.ReclaimRequest{Name: "a", Session: id, Token: 1, Epoch: 2, TtlMs: 5000})
+			return err
+		},
 		"Release": func() error {
 			_, err := c.Release(ctx, &coorddv1.ReleaseRequest{Name: "a", Session: id, Token: 1})
 			return err
@@ -133,6 +153,7 @@ func TestErrorsOfUnaryCalls(t *testing.T) {
 		b.acquire = func(context.Context, leases.Claim) (leases.Grant, error) { return leases.Grant{}, err }
 		b.withdraw = func(context.Context, string, leases.ID) error { return err }
 		b.renew = func(context.Context, []leases.Held) ([]error, error) { return nil, err }
+		b.reclaim = func(context.Context, uint32, []leases.Claimed) ([]error, error) { return nil, err }
 		b.release = func(context.Context, leases.Held) error { return err }
 		b.transfer = func(context.Context, leases.Held, leases.ID) (bool, error) { return true, err }
 		b.get = func(context.Context, string) (leases.State, error) { return leases.State{}, err }
@@ -143,6 +164,7 @@ func TestErrorsOfUnaryCalls(t *testing.T) {
 	for _, want := range []error{
 		&leases.NotLeaderError{Node: "n1", Leader: "127.0.0.1:1"}, &leases.NotHeldError{Name: "a", Token: 1, Why: leases.WhyBroken},
 		&leases.HeldError{Name: "a", By: leases.Owner{Label: "b"}}, leases.ErrNoQuorum, &leases.UnavailableError{Reason: "starting"},
+		&leases.GraceError{Epoch: 2, FreshIn: time.Minute},
 	} {
 		fail(want)
 		for name, call := range calls {
@@ -157,14 +179,20 @@ func TestErrorsOfUnaryCalls(t *testing.T) {
 			t.Errorf("%s of a node that is closed: got %v, want it unavailable: %v, else an unknown outcome", name, call(), want)
 		}
 	}
-	want := &leases.NotHeldError{Name: "a", Token: 1}
-	b.renew = func(context.Context, []leases.Held) ([]error, error) { return []error{want}, nil }
-	if err := calls["Renew"](); !reflect.DeepEqual(err, error(want)) {
-		t.Errorf("Renew of one that is not held: got %v, want %v", err, want)
+	result := func(each ...error) {
+		b.renew = func(context.Context, []leases.Held) ([]error, error) { return each, nil }
+		b.reclaim = func(context.Context, uint32, []leases.Claimed) ([]error, error) { return each, nil }
 	}
-	b.renew = func(context.Context, []leases.Held) ([]error, error) { return nil, nil }
-	if err := calls["Renew"](); !errors.Is(err, leases.ErrUnknownOutcome) {
-		t.Errorf("Renew without a result: got %v, want an unknown outcome", err)
+	for _, name := range []string{"Renew", "Reclaim"} {
+		want := &leases.NotHeldError{Name: "a", Token: 1}
+		result(want)
+		if err := calls[name](); !reflect.DeepEqual(err, error(want)) {
+			t.Errorf("%s of one that is not held: got %v, want %v", name, err, want)
+		}
+		result()
+		if err := calls[name](); !errors.Is(err, leases.ErrUnknownOutcome) {
+			t.Errorf("%s without a result: got %v, want an unknown outcome", name, err)
+		}
 	}
 	b.open = func(context.Context) error { return leases.ErrClosed }
 	for name, call := range calls {
@@ -231,7 +259,13 @@ func badRequests() []bad {
 		change(r)
 		return r
 	}
+	reclaim := func(change func(*coorddv1.ReclaimRequest)) proto.Message {
+		r := &coorddv1.ReclaimRequest{Name: "a", Session: id, Token: 1, Epoch: 2, TtlMs: 5000}
+		change(r)
+		return r
+	}
 	for _, name := range []string{"", longer, "@a", "a\nb"} {
+		add("Reclaim", "name", "1 to 512 bytes", reclaim(func(r *coorddv1.ReclaimRequest) { r.Name = name }))
 		add("Acquire", "name", "1 to 512 bytes", acquire(func(r *coorddv1.AcquireRequest) { r.Name = name }))
 		add("Withdraw", "name", "1 to 512 bytes", &coorddv1.WithdrawRequest{Name: name, Session: id, Attempt: id})
 		add("Renew", "name", "1 to 512 bytes", &coorddv1.RenewRequest{Name: name, Session: id, Token: 1})
@@ -248,12 +282,14 @@ func badRequests() []bad {
 		}
 		add("Withdraw", "session", "32 hexadecimal digits", &coorddv1.WithdrawRequest{Name: "a", Session: x, Attempt: id})
 		add("Withdraw", "attempt", "32 hexadecimal digits", &coorddv1.WithdrawRequest{Name: "a", Session: id, Attempt: x})
+		add("Reclaim", "session", "32 hexadecimal digits", reclaim(func(r *coorddv1.ReclaimRequest) { r.Session = x }))
 		add("Renew", "session", "32 hexadecimal digits", &coorddv1.RenewRequest{Name: "a", Session: x, Token: 1})
 		add("Release", "session", "32 hexadecimal digits", &coorddv1.ReleaseRequest{Name: "a", Session: x, Token: 1})
 		add("Transfer", "session", "32 hexadecimal digits", &coorddv1.TransferRequest{Name: "a", Session: x, Token: 1, To: id})
 		add("Transfer", "to", "32 hexadecimal digits", &coorddv1.TransferRequest{Name: "a", Session: id, Token: 1, To: x})
 	}
 	for _, token := range []uint64{0, uint64(tokens.Max) + 1, 1<<64 - 1} {
+		add("Reclaim", "token", "1 to 9007199254740991", reclaim(func(r *coorddv1.ReclaimRequest) { r.Token = token }))
 		add("Renew", "token", "1 to 9007199254740991", &coorddv1.RenewRequest{Name: "a", Session: id, Token: token})
 		add("Release", "token", "1 to 9007199254740991", &coorddv1.ReleaseRequest{Name: "a", Session: id, Token: token})
 		add("Transfer", "token", "1 to 9007199254740991", &coorddv1.TransferRequest{Name: "a", Session: id, Token: token, To: id})
@@ -261,12 +297,23 @@ func badRequests() []bad {
 	for _, ttl := range []uint32{1, 999, 300_001, 1<<32 - 1} {
 		add("Acquire", "ttl_ms", "from 1000 to 300000, or 0 for 15000", acquire(func(r *coorddv1.AcquireRequest) { r.TtlMs = ttl }))
 	}
+	for _, ttl := range []uint32{0, 999, 300_001, 1<<32 - 1} {
+		add("Reclaim", "ttl_ms", "from 1000 to 300000, as the answer to the acquire said", reclaim(func(r *coorddv1.ReclaimRequest) { r.TtlMs = ttl }))
+	}
+	for _, epoch := range []uint32{0, tokens.MaxEpoch + 1, 1<<32 - 1} {
+		add("Reclaim", "epoch", "from 1 to 2097151", reclaim(func(r *coorddv1.ReclaimRequest) { r.Epoch = epoch }))
+	}
+	for _, at := range []int64{-1, -1 << 63, 253402300799999 + 1, 1<<63 - 1} {
+		add("Reclaim", "acquired_at_unix_ms", "at most 253402300799999", reclaim(func(r *coorddv1.ReclaimRequest) { r.AcquiredAtUnixMs = at }))
+	}
 	for _, label := range []string{strings.Repeat("l", 129), "a\x00b"} {
+		add("Reclaim", "owner.label", "at most 128 bytes", reclaim(func(r *coorddv1.ReclaimRequest) { r.Owner = &coorddv1.Owner{Label: label} }))
 		add("Acquire", "owner.label", "at most 128 bytes", acquire(func(r *coorddv1.AcquireRequest) { r.Owner = &coorddv1.Owner{Label: label} }))
 		add("Acquire", "owner.site", "at most 128 bytes", acquire(func(r *coorddv1.AcquireRequest) { r.Owner = &coorddv1.Owner{Site: label} }))
 		add("Acquire", "owner.host", "at most 128 bytes", acquire(func(r *coorddv1.AcquireRequest) { r.Owner = &coorddv1.Owner{Host: label} }))
 	}
 	add("Acquire", "attributes", "at most 512 bytes", acquire(func(r *coorddv1.AcquireRequest) { r.Attributes = make([]byte, 513) }))
+	add("Reclaim", "attributes", "at most 512 bytes", reclaim(func(r *coorddv1.ReclaimRequest) { r.Attributes = make([]byte, 513) }))
 	add("List", "prefix", "at most 512 bytes", &coorddv1.ListRequest{Prefix: longer, After: long})
 	add("List", "after", "at most 512 bytes", &coorddv1.ListRequest{Prefix: long, After: longer})
 	add("List", "limit", "from 1 to 1000", &coorddv1.ListRequest{Limit: 1001}, &coorddv1.ListRequest{Limit: 1<<32 - 1})
@@ -277,7 +324,7 @@ func badRequests() []bad {
 
 // anyValue has the fields that take every value.
 var anyValue = map[string]bool{
-	"AcquireRequest.wait_ms": true, "AcquireRequest.owner": true, "Owner.pid": true, "WatchRequest.revision": true,
+	"AcquireRequest.wait_ms": true, "AcquireRequest.owner": true, "ReclaimRequest.owner": true, "Owner.pid": true, "WatchRequest.revision": true,
 }
 
 func TestBadRequests(t *testing.T) {
@@ -367,6 +414,7 @@ func ask(ctx context.Context, cc *grpc.ClientConn, method string, req proto.Mess
 	}
 	resp := map[string]proto.Message{
 		"Acquire": &coorddv1.AcquireResponse{}, "Withdraw": &coorddv1.WithdrawResponse{}, "Renew": &coorddv1.RenewResponse{},
+		"Reclaim": &coorddv1.ReclaimResponse{},
 		"Release": &coorddv1.ReleaseResponse{}, "Transfer": &coorddv1.TransferResponse{}, "Get": &coorddv1.GetResponse{},
 		"List": &coorddv1.ListResponse{}, "Queue": &coorddv1.QueueResponse{}, "Status": &coorddv1.StatusResponse{},
 	}[method]

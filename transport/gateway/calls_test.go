@@ -28,6 +28,7 @@ func heard(got *proto.Message, answers ...proto.Message) *cluster {
 		acquire:  hear[coorddv1.AcquireRequest, coorddv1.AcquireResponse](got, find),
 		withdraw: hear[coorddv1.WithdrawRequest, coorddv1.WithdrawResponse](got, find),
 		renew:    hear[coorddv1.RenewRequest, coorddv1.RenewResponse](got, find),
+		reclaim:  hear[coorddv1.ReclaimRequest, coorddv1.ReclaimResponse](got, find),
 		release:  hear[coorddv1.ReleaseRequest, coorddv1.ReleaseResponse](got, find),
 		transfer: hear[coorddv1.TransferRequest, coorddv1.TransferResponse](got, find),
 		get:      hear[coorddv1.GetRequest, coorddv1.GetResponse](got, find),
@@ -107,6 +108,14 @@ func TestEveryCall(t *testing.T) {
 			want: &coorddv1.RenewRequest{Name: "a", Session: session, Token: token}, answer: &coorddv1.RenewResponse{}, answerJSON: `{}`,
 		},
 		{
+			name: "reclaim", method: "POST", path: "/v1/reclaim",
+			body: `{"name":"a","session":"` + session + `","token":` + tokenJSON + `,"epoch":2,"ttl_ms":15000,"owner":` + ownerJSON + `,"attributes":"AAH/","acquired_at_unix_ms":"1767225600000"}`,
+			want: &coorddv1.ReclaimRequest{
+				Name: "a", Session: session, Token: token, Epoch: 2, TtlMs: 15000, Owner: owner, Attributes: []byte{0, 1, 255}, AcquiredAtUnixMs: 1767225600000,
+			},
+			answer: &coorddv1.ReclaimResponse{}, answerJSON: `{}`,
+		},
+		{
 			name: "release", method: "POST", path: "/v1/release", body: `{"name":"a","session":"` + session + `","token":` + tokenJSON + `}`,
 			want: &coorddv1.ReleaseRequest{Name: "a", Session: session, Token: token}, answer: &coorddv1.ReleaseResponse{}, answerJSON: `{}`,
 		},
@@ -147,7 +156,18 @@ func TestEveryCall(t *testing.T) {
 			name: "status", method: "GET", path: "/v1/status", want: &coorddv1.StatusRequest{},
 			answer: &coorddv1.StatusResponse{Cluster: &coorddv1.ClusterStatus{Node: "n1", Serving: true}},
 			answerJSON: `{"cluster":{"cluster":"","node":"n1","version":"","leader":"","leader_address":"","serving":true,"state":"","term":"0","epoch":0,"revision":"0",` +
-				`"leases":"0","waiters":"0","election_timeout_ms":0,"members":[]},"lease":null}`,
+				`"leases":"0","waiters":"0","election_timeout_ms":0,"members":[],"authority":null},"lease":null}`,
+		},
+		{
+			name: "status with an arbiter", method: "GET", path: "/v1/status", want: &coorddv1.StatusRequest{},
+			answer: &coorddv1.StatusResponse{Cluster: &coorddv1.ClusterStatus{Authority: &coorddv1.Authority{
+				Mode: "fallback", Epoch: 2, RaftEpoch: 1, Takers: []string{"n1"}, GraceLeftMs: 7, Rho: 0.01,
+				History: []*coorddv1.AuthorityChange{{Epoch: 2, Mode: "fallback", Node: "n1", Why: "takeover", AtUnixMs: 1767225600000}},
+			}}},
+			answerJSON: `{"cluster":{"cluster":"","node":"","version":"","leader":"","leader_address":"","serving":false,"state":"","term":"0","epoch":0,"revision":"0",` +
+				`"leases":"0","waiters":"0","election_timeout_ms":0,"members":[],"authority":{"mode":"fallback","epoch":2,"raft_epoch":1,"group":"","owner":"","owner_term":"0","sequence":"0",` +
+				`"takers":["n1"],"ttl_ceiling_ms":0,"grace_done":false,"grace_left_ms":7,"held":false,"lease_ms":0,"rho":0.01,"window_left_ms":0,"window_by":"","arbiter":null,"shards":null,` +
+				`"history":[{"epoch":2,"mode":"fallback","node":"n1","why":"takeover","at_unix_ms":"1767225600000"}]}},"lease":null}`,
 		},
 		{
 			name: "status of a lease", method: "GET", path: "/v1/status?name=a", want: &coorddv1.StatusRequest{Name: "a"},
@@ -228,7 +248,7 @@ func TestOpenAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := map[string]string{
-		"/v1/acquire": "post", "/v1/withdraw": "post", "/v1/renew": "post", "/v1/release": "post", "/v1/transfer": "post",
+		"/v1/acquire": "post", "/v1/withdraw": "post", "/v1/renew": "post", "/v1/reclaim": "post", "/v1/release": "post", "/v1/transfer": "post",
 		"/v1/lease": "get", "/v1/leases": "get", "/v1/queue": "get", "/v1/watch": "get", "/v1/status": "get",
 	}
 	if len(doc.Paths) != len(calls) || doc.Swagger != "2.0" {

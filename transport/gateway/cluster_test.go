@@ -26,6 +26,7 @@ type cluster struct {
 	acquire  func(context.Context, *coorddv1.AcquireRequest) (*coorddv1.AcquireResponse, error)
 	withdraw func(context.Context, *coorddv1.WithdrawRequest) (*coorddv1.WithdrawResponse, error)
 	renew    func(context.Context, *coorddv1.RenewRequest) (*coorddv1.RenewResponse, error)
+	reclaim  func(context.Context, *coorddv1.ReclaimRequest) (*coorddv1.ReclaimResponse, error)
 	release  func(context.Context, *coorddv1.ReleaseRequest) (*coorddv1.ReleaseResponse, error)
 	transfer func(context.Context, *coorddv1.TransferRequest) (*coorddv1.TransferResponse, error)
 	get      func(context.Context, *coorddv1.GetRequest) (*coorddv1.GetResponse, error)
@@ -54,6 +55,10 @@ func (c *cluster) Withdraw(ctx context.Context, r *coorddv1.WithdrawRequest) (*c
 
 func (c *cluster) Renew(ctx context.Context, r *coorddv1.RenewRequest) (*coorddv1.RenewResponse, error) {
 	return call(ctx, c.renew, r)
+}
+
+func (c *cluster) Reclaim(ctx context.Context, r *coorddv1.ReclaimRequest) (*coorddv1.ReclaimResponse, error) {
+	return call(ctx, c.reclaim, r)
 }
 
 func (c *cluster) Release(ctx context.Context, r *coorddv1.ReleaseRequest) (*coorddv1.ReleaseResponse, error) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -37,6 +38,7 @@ var statuses = map[coorddv1.Code]int{
 	coorddv1.Code_CODE_EXPIRED:         http.StatusGone,
 	coorddv1.Code_CODE_RELEASED:        http.StatusGone,
 	coorddv1.Code_CODE_MISSED:          http.StatusGone,
+	coorddv1.Code_CODE_GRACE:           http.StatusServiceUnavailable,
 	coorddv1.Code_CODE_INTERNAL:        http.StatusInternalServerError,
 }
 
@@ -92,7 +94,17 @@ func handleError(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, 
 	if !ok {
 		code = http.StatusInternalServerError
 	}
+	retryAfter(ctx, w.Header(), s)
 	writeJSON(w, code, failure(s))
+}
+
+// retryAfter tells when an acquire that a grace has refused can be granted, in
+// whole seconds. Whoever renews or reclaims must not wait for the end of the grace.
+func retryAfter(ctx context.Context, h http.Header, s *coorddv1.Status) {
+	method, _ := runtime.RPCMethod(ctx)
+	if g := s.GetGrace(); g != nil && method == coorddv1.Coordd_Acquire_FullMethodName {
+		h.Set("Retry-After", strconv.FormatUint((uint64(g.FreshInMs)+999)/1000, 10))
+	}
 }
 
 // handleStreamError returns the error that becomes a stream's last line.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/tokens"
+	"github.com/coordd/coordd/transport"
 	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 	"github.com/coordd/coordd/transport/gateway"
 )
@@ -28,6 +29,7 @@ func refusing(err func() error) *cluster {
 		acquire:  refuse[coorddv1.AcquireRequest, coorddv1.AcquireResponse](err),
 		withdraw: refuse[coorddv1.WithdrawRequest, coorddv1.WithdrawResponse](err),
 		renew:    refuse[coorddv1.RenewRequest, coorddv1.RenewResponse](err),
+		reclaim:  refuse[coorddv1.ReclaimRequest, coorddv1.ReclaimResponse](err),
 		release:  refuse[coorddv1.ReleaseRequest, coorddv1.ReleaseResponse](err),
 		transfer: refuse[coorddv1.TransferRequest, coorddv1.TransferResponse](err),
 		get:      refuse[coorddv1.GetRequest, coorddv1.GetResponse](err),
@@ -44,19 +46,25 @@ func refuse[Q, R any](err func() error) func(context.Context, *Q) (*R, error) {
 
 // everyCall are a method and a path of each call.
 var everyCall = []string{
-	"POST /v1/acquire", "POST /v1/withdraw", "POST /v1/renew", "POST /v1/release", "POST /v1/transfer",
+	"POST /v1/acquire", "POST /v1/withdraw", "POST /v1/renew", "POST /v1/reclaim", "POST /v1/release", "POST /v1/transfer",
 	"GET /v1/lease?name=a", "GET /v1/leases", "GET /v1/queue?name=a", "GET /v1/watch", "GET /v1/status",
 }
 
-// ask makes one of everyCall.
-func (s *server) ask(t testing.TB, call string) (int, string) {
+// send makes one of everyCall.
+func (s *server) send(t testing.TB, call string) (*http.Response, string) {
 	t.Helper()
 	method, path, _ := strings.Cut(call, " ")
 	body := ""
 	if method == http.MethodPost {
 		body = "{}"
 	}
-	resp, answer := s.do(t, s.request(t, method, path, body))
+	return s.do(t, s.request(t, method, path, body))
+}
+
+// ask makes one of everyCall.
+func (s *server) ask(t testing.TB, call string) (int, string) {
+	t.Helper()
+	resp, answer := s.send(t, call)
 	if kind := resp.Header.Get("Content-Type"); kind != "application/json" {
 		t.Errorf("%s: got the Content-Type %q, want application/json", call, kind)
 	}
@@ -141,6 +149,7 @@ func TestErrorsHaveDetails(t *testing.T) {
 				"from": map[string]any{"epoch": 1.0, "revision": "2"}, "oldest": map[string]any{"epoch": 1.0, "revision": "5"}, "newest": map[string]any{"epoch": 1.0, "revision": "9"},
 			},
 		},
+		{&leases.GraceError{Epoch: 2, FreshIn: 4001 * time.Millisecond}, 503, "GRACE", map[string]any{"epoch": 2.0, "fresh_in_ms": 4001.0}},
 		{leases.ErrNoQuorum, 503, "NO_QUORUM", map[string]any{}},
 		{fmt.Errorf("%w: %w", leases.ErrUnknownOutcome, leases.ErrUnavailable), 504, "UNKNOWN_OUTCOME", map[string]any{}},
 		{errors.New("a fault"), 500, "INTERNAL", map[string]any{}},
@@ -152,6 +161,35 @@ func TestErrorsHaveDetails(t *testing.T) {
 			f := failed(t, body)
 			if got != tt.status || f.Code != tt.code || !reflect.DeepEqual(f.Details, tt.details) || f.Message != tt.err.Error() {
 				t.Errorf("%v, %s: got %d %+v, want %d %s %v", tt.err, call, got, f, tt.status, tt.code, tt.details)
+			}
+		}
+		s.stop()
+	}
+}
+
+// An acquire that a grace has refused is told when to come again. Whoever renews
+// or reclaims then must not wait so long, and no other error says when it is over.
+func TestRetryAfter(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want string // of an acquire
+	}{
+		{&leases.GraceError{Epoch: 2, FreshIn: 4 * time.Second}, "4"},
+		{&leases.GraceError{Epoch: 2, FreshIn: 4*time.Second + 1}, "5"},
+		{&leases.GraceError{Epoch: 2, FreshIn: time.Millisecond}, "1"},
+		{&leases.GraceError{Epoch: 2}, "0"},
+		{leases.ErrGrace, ""}, // it does not say
+		{&leases.UnavailableError{Reason: "starting"}, ""},
+	} {
+		s := serve(t, refusing(func() error { return transport.ToGRPC(tt.err) }))
+		for _, call := range everyCall {
+			want := ""
+			if call == "POST /v1/acquire" {
+				want = tt.want
+			}
+			resp, _ := s.send(t, call)
+			if got := strings.Join(resp.Header.Values("Retry-After"), ", "); resp.StatusCode != http.StatusServiceUnavailable || got != want {
+				t.Errorf("%v, %s: got %d and Retry-After %q, want 503 and %q", tt.err, call, resp.StatusCode, got, want)
 			}
 		}
 		s.stop()

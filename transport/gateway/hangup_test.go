@@ -19,6 +19,7 @@ func hanging(come, gone chan<- string) *cluster {
 		acquire:  hang[coorddv1.AcquireRequest, coorddv1.AcquireResponse]("acquire", come, gone),
 		withdraw: hang[coorddv1.WithdrawRequest, coorddv1.WithdrawResponse]("withdraw", come, gone),
 		renew:    hang[coorddv1.RenewRequest, coorddv1.RenewResponse]("renew", come, gone),
+		reclaim:  hang[coorddv1.ReclaimRequest, coorddv1.ReclaimResponse]("reclaim", come, gone),
 		release:  hang[coorddv1.ReleaseRequest, coorddv1.ReleaseResponse]("release", come, gone),
 		transfer: hang[coorddv1.TransferRequest, coorddv1.TransferResponse]("transfer", come, gone),
 		get:      hang[coorddv1.GetRequest, coorddv1.GetResponse]("lease", come, gone),

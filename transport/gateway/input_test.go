@@ -75,7 +75,7 @@ func TestBadBodies(t *testing.T) {
 		{"an empty token", `{"token": ""}`, "field token"},
 		{"a list of tokens", `{"token": [1]}`, "field token"},
 	} {
-		for _, path := range []string{"/v1/renew", "/v1/release", "/v1/transfer"} {
+		for _, path := range []string{"/v1/renew", "/v1/reclaim", "/v1/release", "/v1/transfer"} {
 			code, body := s.post(t, path, tt.body)
 			if f := failed(t, body); code != http.StatusBadRequest || f.Code != "INVALID" || !strings.Contains(f.Message, tt.want) {
 				t.Errorf("%s, %s: got %d %+v, want 400 INVALID that says %q", path, tt.name, code, f, tt.want)

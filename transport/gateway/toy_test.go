@@ -243,6 +243,11 @@ func (s *toySession) Renew(_ context.Context, held []leases.Held) ([]error, erro
 	return []error{nil}, nil
 }
 
+// Reclaim is a renewal: no arbiter takes over from a toy.
+func (s *toySession) Reclaim(ctx context.Context, _ uint32, held []leases.Claimed) ([]error, error) {
+	return s.Renew(ctx, []leases.Held{held[0].Held})
+}
+
 func (s *toySession) Release(_ context.Context, h leases.Held) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -190,6 +190,21 @@ func TestWorkerAlone(t *testing.T) {
 	}
 }
 
+// It does not reclaim, and a grace is no refusal: it stops by its own clock too.
+func TestWorkerInAGrace(t *testing.T) {
+	b := newToy()
+	w := work(t, serveToy(t, b).url, "--ttl", "1.5", "--steps", "100000")
+	b.await(t, "the worker has the lease", func() bool { return b.table.Len() == 1 })
+	b.mu.Lock()
+	b.broken = &leases.GraceError{Epoch: 2, FreshIn: time.Minute}
+	b.mu.Unlock()
+	w.ends(t, 76, "worker: ")
+	if said := w.stderr.String(); !strings.Contains(said, "it was not renewed in time") && !strings.Contains(said, "too little of it is left") {
+		t.Errorf("got %q, want why it stopped", said)
+	}
+	b.gone(t, leases.WhyReleased)
+}
+
 // A certain refusal is the end at once, and what an operator has broken is given
 // back.
 func TestWorkerIsRefused(t *testing.T) {

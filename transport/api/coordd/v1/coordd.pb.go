@@ -103,6 +103,7 @@ const (
 	Code_CODE_RELEASED        Code = 13
 	Code_CODE_INTERNAL        Code = 14
 	Code_CODE_MISSED          Code = 15
+	Code_CODE_GRACE           Code = 16
 )
 
 // Enum value maps for Code.
@@ -124,6 +125,7 @@ var (
 		13: "CODE_RELEASED",
 		14: "CODE_INTERNAL",
 		15: "CODE_MISSED",
+		16: "CODE_GRACE",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":     0,
@@ -142,6 +144,7 @@ var (
 		"CODE_RELEASED":        13,
 		"CODE_INTERNAL":        14,
 		"CODE_MISSED":          15,
+		"CODE_GRACE":           16,
 	}
 )
 
@@ -606,6 +609,142 @@ func (*RenewResponse) Descriptor() ([]byte, []int) {
 	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{5}
 }
 
+type ReclaimRequest struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Name             string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Session          string                 `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	Token            uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	Epoch            uint32                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`              // as the answer to the Renew told it
+	TtlMs            uint32                 `protobuf:"varint,5,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"` // with which it was acquired, as all that follows
+	Owner            *Owner                 `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
+	Attributes       []byte                 `protobuf:"bytes,7,opt,name=attributes,proto3" json:"attributes,omitempty"`
+	AcquiredAtUnixMs int64                  `protobuf:"varint,8,opt,name=acquired_at_unix_ms,json=acquiredAtUnixMs,proto3" json:"acquired_at_unix_ms,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ReclaimRequest) Reset() {
+	*x = ReclaimRequest{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReclaimRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReclaimRequest) ProtoMessage() {}
+
+func (x *ReclaimRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReclaimRequest.ProtoReflect.Descriptor instead.
+func (*ReclaimRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReclaimRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReclaimRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *ReclaimRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *ReclaimRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ReclaimRequest) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *ReclaimRequest) GetOwner() *Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *ReclaimRequest) GetAttributes() []byte {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+func (x *ReclaimRequest) GetAcquiredAtUnixMs() int64 {
+	if x != nil {
+		return x.AcquiredAtUnixMs
+	}
+	return 0
+}
+
+type ReclaimResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReclaimResponse) Reset() {
+	*x = ReclaimResponse{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReclaimResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReclaimResponse) ProtoMessage() {}
+
+func (x *ReclaimResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReclaimResponse.ProtoReflect.Descriptor instead.
+func (*ReclaimResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{7}
+}
+
 type ReleaseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -617,7 +756,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[6]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +768,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[6]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +781,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{6}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReleaseRequest) GetName() string {
@@ -674,7 +813,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[7]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +825,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[7]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +838,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{7}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{9}
 }
 
 type TransferRequest struct {
@@ -714,7 +853,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[8]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +865,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[8]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +878,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{8}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TransferRequest) GetName() string {
@@ -779,7 +918,7 @@ type TransferResponse struct {
 
 func (x *TransferResponse) Reset() {
 	*x = TransferResponse{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[9]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -791,7 +930,7 @@ func (x *TransferResponse) String() string {
 func (*TransferResponse) ProtoMessage() {}
 
 func (x *TransferResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[9]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -804,7 +943,7 @@ func (x *TransferResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferResponse.ProtoReflect.Descriptor instead.
 func (*TransferResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{9}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TransferResponse) GetTransferred() bool {
@@ -823,7 +962,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[10]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -835,7 +974,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[10]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -848,7 +987,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{10}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetRequest) GetName() string {
@@ -867,7 +1006,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[11]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +1018,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[11]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1031,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{11}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetResponse) GetLease() *LeaseStatus {
@@ -913,7 +1052,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[12]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1064,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[12]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1077,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{12}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListRequest) GetPrefix() string {
@@ -974,7 +1113,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[13]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1125,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[13]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1138,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{13}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListResponse) GetEpoch() uint32 {
@@ -1039,7 +1178,7 @@ type QueueRequest struct {
 
 func (x *QueueRequest) Reset() {
 	*x = QueueRequest{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[14]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1190,7 @@ func (x *QueueRequest) String() string {
 func (*QueueRequest) ProtoMessage() {}
 
 func (x *QueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[14]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1203,7 @@ func (x *QueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueRequest.ProtoReflect.Descriptor instead.
 func (*QueueRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{14}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *QueueRequest) GetName() string {
@@ -1083,7 +1222,7 @@ type QueueResponse struct {
 
 func (x *QueueResponse) Reset() {
 	*x = QueueResponse{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[15]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1234,7 @@ func (x *QueueResponse) String() string {
 func (*QueueResponse) ProtoMessage() {}
 
 func (x *QueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[15]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1247,7 @@ func (x *QueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueResponse.ProtoReflect.Descriptor instead.
 func (*QueueResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{15}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QueueResponse) GetWaiters() []*Waiter {
@@ -1130,7 +1269,7 @@ type Waiter struct {
 
 func (x *Waiter) Reset() {
 	*x = Waiter{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[16]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1281,7 @@ func (x *Waiter) String() string {
 func (*Waiter) ProtoMessage() {}
 
 func (x *Waiter) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[16]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1294,7 @@ func (x *Waiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiter.ProtoReflect.Descriptor instead.
 func (*Waiter) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{16}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Waiter) GetPosition() uint32 {
@@ -1197,7 +1336,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[17]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1348,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[17]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1361,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{17}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchRequest) GetPrefix() string {
@@ -1257,7 +1396,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[18]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1408,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[18]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1421,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{18}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchResponse) GetEpoch() uint32 {
@@ -1324,7 +1463,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[19]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1336,7 +1475,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[19]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1349,7 +1488,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{19}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Change) GetRevision() uint64 {
@@ -1432,7 +1571,7 @@ type SessionRequest struct {
 
 func (x *SessionRequest) Reset() {
 	*x = SessionRequest{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[20]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1583,7 @@ func (x *SessionRequest) String() string {
 func (*SessionRequest) ProtoMessage() {}
 
 func (x *SessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[20]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1596,7 @@ func (x *SessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
 func (*SessionRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{20}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SessionRequest) GetOpen() *Open {
@@ -1487,7 +1626,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[21]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1638,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[21]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1651,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{21}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SessionResponse) GetStatus() *Status {
@@ -1553,7 +1692,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[22]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1704,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[22]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1717,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{22}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Open) GetSession() []byte {
@@ -1608,7 +1747,7 @@ type Opened struct {
 
 func (x *Opened) Reset() {
 	*x = Opened{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[23]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1759,7 @@ func (x *Opened) String() string {
 func (*Opened) ProtoMessage() {}
 
 func (x *Opened) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[23]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1772,7 @@ func (x *Opened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Opened.ProtoReflect.Descriptor instead.
 func (*Opened) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{23}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Opened) GetCluster() []byte {
@@ -1681,6 +1820,7 @@ type Call struct {
 	//	*Call_Renew
 	//	*Call_Release
 	//	*Call_Transfer
+	//	*Call_Reclaim
 	Call          isCall_Call `protobuf_oneof:"call"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1688,7 +1828,7 @@ type Call struct {
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[24]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1840,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[24]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1853,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{24}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Call) GetId() uint64 {
@@ -1775,6 +1915,15 @@ func (x *Call) GetTransfer() *Transfer {
 	return nil
 }
 
+func (x *Call) GetReclaim() *Reclaim {
+	if x != nil {
+		if x, ok := x.Call.(*Call_Reclaim); ok {
+			return x.Reclaim
+		}
+	}
+	return nil
+}
+
 type isCall_Call interface {
 	isCall_Call()
 }
@@ -1799,6 +1948,10 @@ type Call_Transfer struct {
 	Transfer *Transfer `protobuf:"bytes,6,opt,name=transfer,proto3,oneof"`
 }
 
+type Call_Reclaim struct {
+	Reclaim *Reclaim `protobuf:"bytes,7,opt,name=reclaim,proto3,oneof"`
+}
+
 func (*Call_Acquire) isCall_Call() {}
 
 func (*Call_Withdraw) isCall_Call() {}
@@ -1809,12 +1962,14 @@ func (*Call_Release) isCall_Call() {}
 
 func (*Call_Transfer) isCall_Call() {}
 
+func (*Call_Reclaim) isCall_Call() {}
+
 type Reply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Status        *Status                `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`            // OK where absent
 	Granted       *Granted               `protobuf:"bytes,3,opt,name=granted,proto3" json:"granted,omitempty"`          // of an Acquire
-	Renewed       []*Status              `protobuf:"bytes,4,rep,name=renewed,proto3" json:"renewed,omitempty"`          // of a Renew: one per lease, in their order
+	Renewed       []*Status              `protobuf:"bytes,4,rep,name=renewed,proto3" json:"renewed,omitempty"`          // of a Renew or Reclaim: one per lease, in their order
 	Transferred   bool                   `protobuf:"varint,5,opt,name=transferred,proto3" json:"transferred,omitempty"` // of a Transfer; false: it was a plain release
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1822,7 +1977,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[25]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1989,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[25]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +2002,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{25}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Reply) GetId() uint64 {
@@ -1897,7 +2052,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[26]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1909,7 +2064,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[26]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1922,7 +2077,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{26}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Owner) GetLabel() string {
@@ -1967,7 +2122,7 @@ type Acquire struct {
 
 func (x *Acquire) Reset() {
 	*x = Acquire{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[27]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2134,7 @@ func (x *Acquire) String() string {
 func (*Acquire) ProtoMessage() {}
 
 func (x *Acquire) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[27]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2147,7 @@ func (x *Acquire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acquire.ProtoReflect.Descriptor instead.
 func (*Acquire) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{27}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Acquire) GetName() string {
@@ -2047,7 +2202,7 @@ type Withdraw struct {
 
 func (x *Withdraw) Reset() {
 	*x = Withdraw{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[28]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2214,7 @@ func (x *Withdraw) String() string {
 func (*Withdraw) ProtoMessage() {}
 
 func (x *Withdraw) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[28]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2227,7 @@ func (x *Withdraw) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Withdraw.ProtoReflect.Descriptor instead.
 func (*Withdraw) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{28}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Withdraw) GetName() string {
@@ -2099,7 +2254,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[29]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2111,7 +2266,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[29]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2124,7 +2279,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{29}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Held) GetName() string {
@@ -2150,7 +2305,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[30]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2317,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[30]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2330,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{30}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Renew) GetHeld() []*Held {
@@ -2183,6 +2338,135 @@ func (x *Renew) GetHeld() []*Held {
 		return x.Held
 	}
 	return nil
+}
+
+type Reclaim struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`    // as the answer to the Renew told it
+	Claimed       []*Claimed             `protobuf:"bytes,2,rep,name=claimed,proto3" json:"claimed,omitempty"` // at most 256
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reclaim) Reset() {
+	*x = Reclaim{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reclaim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reclaim) ProtoMessage() {}
+
+func (x *Reclaim) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reclaim.ProtoReflect.Descriptor instead.
+func (*Reclaim) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Reclaim) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Reclaim) GetClaimed() []*Claimed {
+	if x != nil {
+		return x.Claimed
+	}
+	return nil
+}
+
+// Claimed is a lease as it was granted.
+type Claimed struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Held             *Held                  `protobuf:"bytes,1,opt,name=held,proto3" json:"held,omitempty"`
+	TtlMs            uint32                 `protobuf:"varint,2,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	Owner            *Owner                 `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	Attributes       []byte                 `protobuf:"bytes,4,opt,name=attributes,proto3" json:"attributes,omitempty"`
+	AcquiredAtUnixMs int64                  `protobuf:"varint,5,opt,name=acquired_at_unix_ms,json=acquiredAtUnixMs,proto3" json:"acquired_at_unix_ms,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Claimed) Reset() {
+	*x = Claimed{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claimed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claimed) ProtoMessage() {}
+
+func (x *Claimed) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claimed.ProtoReflect.Descriptor instead.
+func (*Claimed) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Claimed) GetHeld() *Held {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *Claimed) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *Claimed) GetOwner() *Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *Claimed) GetAttributes() []byte {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+func (x *Claimed) GetAcquiredAtUnixMs() int64 {
+	if x != nil {
+		return x.AcquiredAtUnixMs
+	}
+	return 0
 }
 
 type Release struct {
@@ -2194,7 +2478,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[31]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2206,7 +2490,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[31]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2219,7 +2503,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{31}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Release) GetHeld() *Held {
@@ -2239,7 +2523,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[32]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2535,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[32]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2548,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{32}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Transfer) GetHeld() *Held {
@@ -2292,7 +2576,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[33]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2588,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[33]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2601,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{33}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Granted) GetToken() uint64 {
@@ -2355,7 +2639,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[34]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2367,7 +2651,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[34]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,7 +2664,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{34}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Event) GetEvent() isEvent_Event {
@@ -2450,7 +2734,7 @@ type Queued struct {
 
 func (x *Queued) Reset() {
 	*x = Queued{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[35]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +2746,7 @@ func (x *Queued) String() string {
 func (*Queued) ProtoMessage() {}
 
 func (x *Queued) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[35]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +2759,7 @@ func (x *Queued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queued.ProtoReflect.Descriptor instead.
 func (*Queued) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{35}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Queued) GetName() string {
@@ -2509,7 +2793,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[36]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2805,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[36]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2818,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{36}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Ended) GetHeld() *Held {
@@ -2566,6 +2850,7 @@ type Status struct {
 	//	*Status_Invalid
 	//	*Status_Exhausted
 	//	*Status_Missed
+	//	*Status_Grace
 	Details       isStatus_Details `protobuf_oneof:"details"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2573,7 +2858,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[37]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2585,7 +2870,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[37]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2598,7 +2883,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{37}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Status) GetCode() Code {
@@ -2685,6 +2970,15 @@ func (x *Status) GetMissed() *Missed {
 	return nil
 }
 
+func (x *Status) GetGrace() *Grace {
+	if x != nil {
+		if x, ok := x.Details.(*Status_Grace); ok {
+			return x.Grace
+		}
+	}
+	return nil
+}
+
 type isStatus_Details interface {
 	isStatus_Details()
 }
@@ -2717,6 +3011,10 @@ type Status_Missed struct {
 	Missed *Missed `protobuf:"bytes,9,opt,name=missed,proto3,oneof"`
 }
 
+type Status_Grace struct {
+	Grace *Grace `protobuf:"bytes,10,opt,name=grace,proto3,oneof"`
+}
+
 func (*Status_HeldBy) isStatus_Details() {}
 
 func (*Status_NotHeld) isStatus_Details() {}
@@ -2731,6 +3029,8 @@ func (*Status_Exhausted) isStatus_Details() {}
 
 func (*Status_Missed) isStatus_Details() {}
 
+func (*Status_Grace) isStatus_Details() {}
+
 type HeldBy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2744,7 +3044,7 @@ type HeldBy struct {
 
 func (x *HeldBy) Reset() {
 	*x = HeldBy{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[38]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2756,7 +3056,7 @@ func (x *HeldBy) String() string {
 func (*HeldBy) ProtoMessage() {}
 
 func (x *HeldBy) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[38]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2769,7 +3069,7 @@ func (x *HeldBy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldBy.ProtoReflect.Descriptor instead.
 func (*HeldBy) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{38}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *HeldBy) GetName() string {
@@ -2819,7 +3119,7 @@ type NotHeld struct {
 
 func (x *NotHeld) Reset() {
 	*x = NotHeld{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[39]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2831,7 +3131,7 @@ func (x *NotHeld) String() string {
 func (*NotHeld) ProtoMessage() {}
 
 func (x *NotHeld) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[39]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2844,7 +3144,7 @@ func (x *NotHeld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotHeld.ProtoReflect.Descriptor instead.
 func (*NotHeld) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{39}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *NotHeld) GetName() string {
@@ -2885,7 +3185,7 @@ type NotLeader struct {
 
 func (x *NotLeader) Reset() {
 	*x = NotLeader{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[40]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2897,7 +3197,7 @@ func (x *NotLeader) String() string {
 func (*NotLeader) ProtoMessage() {}
 
 func (x *NotLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[40]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2910,7 +3210,7 @@ func (x *NotLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotLeader.ProtoReflect.Descriptor instead.
 func (*NotLeader) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{40}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *NotLeader) GetNode() string {
@@ -2937,7 +3237,7 @@ type WrongCluster struct {
 
 func (x *WrongCluster) Reset() {
 	*x = WrongCluster{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[41]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2949,7 +3249,7 @@ func (x *WrongCluster) String() string {
 func (*WrongCluster) ProtoMessage() {}
 
 func (x *WrongCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[41]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2962,7 +3262,7 @@ func (x *WrongCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WrongCluster.ProtoReflect.Descriptor instead.
 func (*WrongCluster) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{41}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WrongCluster) GetWant() []byte {
@@ -2990,7 +3290,7 @@ type Invalid struct {
 
 func (x *Invalid) Reset() {
 	*x = Invalid{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[42]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3002,7 +3302,7 @@ func (x *Invalid) String() string {
 func (*Invalid) ProtoMessage() {}
 
 func (x *Invalid) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[42]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3015,7 +3315,7 @@ func (x *Invalid) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Invalid.ProtoReflect.Descriptor instead.
 func (*Invalid) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{42}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Invalid) GetField() string {
@@ -3050,7 +3350,7 @@ type Exhausted struct {
 
 func (x *Exhausted) Reset() {
 	*x = Exhausted{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[43]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3362,7 @@ func (x *Exhausted) String() string {
 func (*Exhausted) ProtoMessage() {}
 
 func (x *Exhausted) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[43]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3375,7 @@ func (x *Exhausted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exhausted.ProtoReflect.Descriptor instead.
 func (*Exhausted) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{43}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Exhausted) GetWhat() string {
@@ -3099,6 +3399,59 @@ func (x *Exhausted) GetFlag() string {
 	return ""
 }
 
+// Grace says that holders are to reclaim their leases.
+type Grace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	FreshInMs     uint32                 `protobuf:"varint,2,opt,name=fresh_in_ms,json=freshInMs,proto3" json:"fresh_in_ms,omitempty"` // how long until fresh grants begin, at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grace) Reset() {
+	*x = Grace{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grace) ProtoMessage() {}
+
+func (x *Grace) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grace.ProtoReflect.Descriptor instead.
+func (*Grace) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *Grace) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Grace) GetFreshInMs() uint32 {
+	if x != nil {
+		return x.FreshInMs
+	}
+	return 0
+}
+
 // Missed says where a watch can begin at this node.
 type Missed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3111,7 +3464,7 @@ type Missed struct {
 
 func (x *Missed) Reset() {
 	*x = Missed{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[44]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3123,7 +3476,7 @@ func (x *Missed) String() string {
 func (*Missed) ProtoMessage() {}
 
 func (x *Missed) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[44]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3136,7 +3489,7 @@ func (x *Missed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Missed.ProtoReflect.Descriptor instead.
 func (*Missed) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{44}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Missed) GetFrom() *Position {
@@ -3170,7 +3523,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[45]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3182,7 +3535,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[45]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3195,7 +3548,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{45}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Position) GetEpoch() uint32 {
@@ -3221,7 +3574,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[46]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3233,7 +3586,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[46]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3246,7 +3599,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{46}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StatusRequest) GetName() string {
@@ -3266,7 +3619,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[47]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3278,7 +3631,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[47]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3291,7 +3644,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{47}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StatusResponse) GetCluster() *ClusterStatus {
@@ -3324,13 +3677,14 @@ type ClusterStatus struct {
 	Waiters           uint64                 `protobuf:"varint,12,opt,name=waiters,proto3" json:"waiters,omitempty"`   // known to the leader alone
 	ElectionTimeoutMs uint32                 `protobuf:"varint,13,opt,name=election_timeout_ms,json=electionTimeoutMs,proto3" json:"election_timeout_ms,omitempty"`
 	Members           []*Member              `protobuf:"bytes,14,rep,name=members,proto3" json:"members,omitempty"`
+	Authority         *Authority             `protobuf:"bytes,15,opt,name=authority,proto3" json:"authority,omitempty"` // absent: the cluster has no arbiter
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ClusterStatus) Reset() {
 	*x = ClusterStatus{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[48]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3696,7 @@ func (x *ClusterStatus) String() string {
 func (*ClusterStatus) ProtoMessage() {}
 
 func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[48]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3709,7 @@ func (x *ClusterStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatus.ProtoReflect.Descriptor instead.
 func (*ClusterStatus) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{48}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ClusterStatus) GetCluster() string {
@@ -3456,6 +3810,424 @@ func (x *ClusterStatus) GetMembers() []*Member {
 	return nil
 }
 
+func (x *ClusterStatus) GetAuthority() *Authority {
+	if x != nil {
+		return x.Authority
+	}
+	return nil
+}
+
+// Authority is what the answering node knows of the arbiter's root register, and of
+// its own right to act.
+type Authority struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mode          string                 `protobuf:"bytes,1,opt,name=mode,proto3" json:"mode,omitempty"`                             // raft, fallback or importing; empty: the register was not read yet
+	Epoch         uint32                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`                          // of the register
+	RaftEpoch     uint32                 `protobuf:"varint,3,opt,name=raft_epoch,json=raftEpoch,proto3" json:"raft_epoch,omitempty"` // the last one in which the mode was raft
+	Group         string                 `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`                           // hexadecimal: the Raft group that may act
+	Owner         string                 `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`                           // name of the node that wrote it last
+	OwnerTerm     uint64                 `protobuf:"varint,6,opt,name=owner_term,json=ownerTerm,proto3" json:"owner_term,omitempty"`
+	Sequence      uint64                 `protobuf:"varint,7,opt,name=sequence,proto3" json:"sequence,omitempty"` // how often it was written
+	Takers        []string               `protobuf:"bytes,8,rep,name=takers,proto3" json:"takers,omitempty"`      // names of the nodes that may start a takeover
+	TtlCeilingMs  uint32                 `protobuf:"varint,9,opt,name=ttl_ceiling_ms,json=ttlCeilingMs,proto3" json:"ttl_ceiling_ms,omitempty"`
+	GraceDone     bool                   `protobuf:"varint,10,opt,name=grace_done,json=graceDone,proto3" json:"grace_done,omitempty"`
+	GraceLeftMs   uint32                 `protobuf:"varint,11,opt,name=grace_left_ms,json=graceLeftMs,proto3" json:"grace_left_ms,omitempty"` // as this node counts; 0: none
+	Held          bool                   `protobuf:"varint,12,opt,name=held,proto3" json:"held,omitempty"`                                    // an operator keeps it in fallback
+	LeaseMs       uint32                 `protobuf:"varint,13,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`               // L, the authority lease
+	Rho           float64                `protobuf:"fixed64,14,opt,name=rho,proto3" json:"rho,omitempty"`
+	WindowLeftMs  uint32                 `protobuf:"varint,15,opt,name=window_left_ms,json=windowLeftMs,proto3" json:"window_left_ms,omitempty"` // of the answering node, as leader; 0: closed
+	WindowBy      string                 `protobuf:"bytes,16,opt,name=window_by,json=windowBy,proto3" json:"window_by,omitempty"`                // arbiter or unanimity: what it rests on now
+	Arbiter       *ArbiterHealth         `protobuf:"bytes,17,opt,name=arbiter,proto3" json:"arbiter,omitempty"`                                  // as the answering node sees it
+	Shards        *Shards                `protobuf:"bytes,18,opt,name=shards,proto3" json:"shards,omitempty"`
+	History       []*AuthorityChange     `protobuf:"bytes,19,rep,name=history,proto3" json:"history,omitempty"` // the oldest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Authority) Reset() {
+	*x = Authority{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Authority) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Authority) ProtoMessage() {}
+
+func (x *Authority) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Authority.ProtoReflect.Descriptor instead.
+func (*Authority) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *Authority) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *Authority) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Authority) GetRaftEpoch() uint32 {
+	if x != nil {
+		return x.RaftEpoch
+	}
+	return 0
+}
+
+func (x *Authority) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Authority) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Authority) GetOwnerTerm() uint64 {
+	if x != nil {
+		return x.OwnerTerm
+	}
+	return 0
+}
+
+func (x *Authority) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Authority) GetTakers() []string {
+	if x != nil {
+		return x.Takers
+	}
+	return nil
+}
+
+func (x *Authority) GetTtlCeilingMs() uint32 {
+	if x != nil {
+		return x.TtlCeilingMs
+	}
+	return 0
+}
+
+func (x *Authority) GetGraceDone() bool {
+	if x != nil {
+		return x.GraceDone
+	}
+	return false
+}
+
+func (x *Authority) GetGraceLeftMs() uint32 {
+	if x != nil {
+		return x.GraceLeftMs
+	}
+	return 0
+}
+
+func (x *Authority) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *Authority) GetLeaseMs() uint32 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
+}
+
+func (x *Authority) GetRho() float64 {
+	if x != nil {
+		return x.Rho
+	}
+	return 0
+}
+
+func (x *Authority) GetWindowLeftMs() uint32 {
+	if x != nil {
+		return x.WindowLeftMs
+	}
+	return 0
+}
+
+func (x *Authority) GetWindowBy() string {
+	if x != nil {
+		return x.WindowBy
+	}
+	return ""
+}
+
+func (x *Authority) GetArbiter() *ArbiterHealth {
+	if x != nil {
+		return x.Arbiter
+	}
+	return nil
+}
+
+func (x *Authority) GetShards() *Shards {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+func (x *Authority) GetHistory() []*AuthorityChange {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+type ArbiterHealth struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Store         string                 `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"` // such as "dynamodb table coordd in eu-central-1", or "memory"
+	Reachable     bool                   `protobuf:"varint,2,opt,name=reachable,proto3" json:"reachable,omitempty"`
+	RoundTripUs   uint32                 `protobuf:"varint,3,opt,name=round_trip_us,json=roundTripUs,proto3" json:"round_trip_us,omitempty"` // of the last answer; 0: none yet
+	Errors        uint64                 `protobuf:"varint,4,opt,name=errors,proto3" json:"errors,omitempty"`                                // since this node's start
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`                                   // the last one, while it is not reachable
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArbiterHealth) Reset() {
+	*x = ArbiterHealth{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArbiterHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArbiterHealth) ProtoMessage() {}
+
+func (x *ArbiterHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArbiterHealth.ProtoReflect.Descriptor instead.
+func (*ArbiterHealth) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ArbiterHealth) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *ArbiterHealth) GetReachable() bool {
+	if x != nil {
+		return x.Reachable
+	}
+	return false
+}
+
+func (x *ArbiterHealth) GetRoundTripUs() uint32 {
+	if x != nil {
+		return x.RoundTripUs
+	}
+	return 0
+}
+
+func (x *ArbiterHealth) GetErrors() uint64 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
+func (x *ArbiterHealth) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type Shards struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Count         uint32                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	Bytes         uint32                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`                                   // the bound of each
+	FullestBytes  uint32                 `protobuf:"varint,3,opt,name=fullest_bytes,json=fullestBytes,proto3" json:"fullest_bytes,omitempty"` // of the fullest one
+	Fullest       uint32                 `protobuf:"varint,4,opt,name=fullest,proto3" json:"fullest,omitempty"`                               // which one that is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Shards) Reset() {
+	*x = Shards{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Shards) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Shards) ProtoMessage() {}
+
+func (x *Shards) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Shards.ProtoReflect.Descriptor instead.
+func (*Shards) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *Shards) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Shards) GetBytes() uint32 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Shards) GetFullestBytes() uint32 {
+	if x != nil {
+		return x.FullestBytes
+	}
+	return 0
+}
+
+func (x *Shards) GetFullest() uint32 {
+	if x != nil {
+		return x.Fullest
+	}
+	return 0
+}
+
+// AuthorityChange is one change of mode or epoch, as the root register remembers it.
+type AuthorityChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Mode          string                 `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                            // who made it
+	Why           string                 `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`                              // birth, takeover, failback, imported, bump, handover, forced, adopted
+	AtUnixMs      int64                  `protobuf:"varint,5,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"` // by that node's clock, for people only
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthorityChange) Reset() {
+	*x = AuthorityChange{}
+	mi := &file_coordd_v1_coordd_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorityChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorityChange) ProtoMessage() {}
+
+func (x *AuthorityChange) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_v1_coordd_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorityChange.ProtoReflect.Descriptor instead.
+func (*AuthorityChange) Descriptor() ([]byte, []int) {
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *AuthorityChange) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *AuthorityChange) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *AuthorityChange) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *AuthorityChange) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *AuthorityChange) GetAtUnixMs() int64 {
+	if x != nil {
+		return x.AtUnixMs
+	}
+	return 0
+}
+
 type Member struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3473,7 +4245,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[49]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3485,7 +4257,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[49]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3498,7 +4270,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{49}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Member) GetName() string {
@@ -3583,7 +4355,7 @@ type LeaseStatus struct {
 
 func (x *LeaseStatus) Reset() {
 	*x = LeaseStatus{}
-	mi := &file_coordd_v1_coordd_proto_msgTypes[50]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3595,7 +4367,7 @@ func (x *LeaseStatus) String() string {
 func (*LeaseStatus) ProtoMessage() {}
 
 func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_v1_coordd_proto_msgTypes[50]
+	mi := &file_coordd_v1_coordd_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3608,7 +4380,7 @@ func (x *LeaseStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseStatus.ProtoReflect.Descriptor instead.
 func (*LeaseStatus) Descriptor() ([]byte, []int) {
-	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{50}
+	return file_coordd_v1_coordd_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *LeaseStatus) GetName() string {
@@ -3720,7 +4492,19 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
 	"\x05token\x18\x03 \x01(\x04R\x05token\"\x0f\n" +
-	"\rRenewResponse\"T\n" +
+	"\rRenewResponse\"\xf8\x01\n" +
+	"\x0eReclaimRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12\x15\n" +
+	"\x06ttl_ms\x18\x05 \x01(\rR\x05ttlMs\x12&\n" +
+	"\x05owner\x18\x06 \x01(\v2\x10.coordd.v1.OwnerR\x05owner\x12\x1e\n" +
+	"\n" +
+	"attributes\x18\a \x01(\fR\n" +
+	"attributes\x12-\n" +
+	"\x13acquired_at_unix_ms\x18\b \x01(\x03R\x10acquiredAtUnixMs\"\x11\n" +
+	"\x0fReclaimResponse\"T\n" +
 	"\x0eReleaseRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\asession\x18\x02 \x01(\tR\asession\x12\x14\n" +
@@ -3797,14 +4581,15 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\x03rho\x18\x03 \x01(\x01R\x03rho\x12\x1c\n" +
 	"\n" +
 	"max_ttl_ms\x18\x04 \x01(\rR\bmaxTtlMs\x12.\n" +
-	"\x13election_timeout_ms\x18\x05 \x01(\rR\x11electionTimeoutMs\"\x8e\x02\n" +
+	"\x13election_timeout_ms\x18\x05 \x01(\rR\x11electionTimeoutMs\"\xbe\x02\n" +
 	"\x04Call\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12.\n" +
 	"\aacquire\x18\x02 \x01(\v2\x12.coordd.v1.AcquireH\x00R\aacquire\x121\n" +
 	"\bwithdraw\x18\x03 \x01(\v2\x13.coordd.v1.WithdrawH\x00R\bwithdraw\x12(\n" +
 	"\x05renew\x18\x04 \x01(\v2\x10.coordd.v1.RenewH\x00R\x05renew\x12.\n" +
 	"\arelease\x18\x05 \x01(\v2\x12.coordd.v1.ReleaseH\x00R\arelease\x121\n" +
-	"\btransfer\x18\x06 \x01(\v2\x13.coordd.v1.TransferH\x00R\btransferB\x06\n" +
+	"\btransfer\x18\x06 \x01(\v2\x13.coordd.v1.TransferH\x00R\btransfer\x12.\n" +
+	"\areclaim\x18\a \x01(\v2\x12.coordd.v1.ReclaimH\x00R\areclaimB\x06\n" +
 	"\x04call\"\xbf\x01\n" +
 	"\x05Reply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12)\n" +
@@ -3833,7 +4618,18 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\",\n" +
 	"\x05Renew\x12#\n" +
-	"\x04held\x18\x01 \x03(\v2\x0f.coordd.v1.HeldR\x04held\".\n" +
+	"\x04held\x18\x01 \x03(\v2\x0f.coordd.v1.HeldR\x04held\"M\n" +
+	"\aReclaim\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12,\n" +
+	"\aclaimed\x18\x02 \x03(\v2\x12.coordd.v1.ClaimedR\aclaimed\"\xbc\x01\n" +
+	"\aClaimed\x12#\n" +
+	"\x04held\x18\x01 \x01(\v2\x0f.coordd.v1.HeldR\x04held\x12\x15\n" +
+	"\x06ttl_ms\x18\x02 \x01(\rR\x05ttlMs\x12&\n" +
+	"\x05owner\x18\x03 \x01(\v2\x10.coordd.v1.OwnerR\x05owner\x12\x1e\n" +
+	"\n" +
+	"attributes\x18\x04 \x01(\fR\n" +
+	"attributes\x12-\n" +
+	"\x13acquired_at_unix_ms\x18\x05 \x01(\x03R\x10acquiredAtUnixMs\".\n" +
 	"\aRelease\x12#\n" +
 	"\x04held\x18\x01 \x01(\v2\x0f.coordd.v1.HeldR\x04held\"?\n" +
 	"\bTransfer\x12#\n" +
@@ -3854,7 +4650,7 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\bposition\x18\x03 \x01(\rR\bposition\"W\n" +
 	"\x05Ended\x12#\n" +
 	"\x04held\x18\x01 \x01(\v2\x0f.coordd.v1.HeldR\x04held\x12)\n" +
-	"\x06status\x18\x02 \x01(\v2\x11.coordd.v1.StatusR\x06status\"\xb9\x03\n" +
+	"\x06status\x18\x02 \x01(\v2\x11.coordd.v1.StatusR\x06status\"\xe3\x03\n" +
 	"\x06Status\x12#\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x0f.coordd.v1.CodeR\x04code\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12,\n" +
@@ -3865,7 +4661,9 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\rwrong_cluster\x18\x06 \x01(\v2\x17.coordd.v1.WrongClusterH\x00R\fwrongCluster\x12.\n" +
 	"\ainvalid\x18\a \x01(\v2\x12.coordd.v1.InvalidH\x00R\ainvalid\x124\n" +
 	"\texhausted\x18\b \x01(\v2\x14.coordd.v1.ExhaustedH\x00R\texhausted\x12+\n" +
-	"\x06missed\x18\t \x01(\v2\x11.coordd.v1.MissedH\x00R\x06missedB\t\n" +
+	"\x06missed\x18\t \x01(\v2\x11.coordd.v1.MissedH\x00R\x06missed\x12(\n" +
+	"\x05grace\x18\n" +
+	" \x01(\v2\x10.coordd.v1.GraceH\x00R\x05graceB\t\n" +
 	"\adetails\"\xa0\x01\n" +
 	"\x06HeldBy\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
@@ -3893,7 +4691,10 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\tExhausted\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x12\x14\n" +
 	"\x05bound\x18\x02 \x01(\x04R\x05bound\x12\x12\n" +
-	"\x04flag\x18\x03 \x01(\tR\x04flag\"\x8b\x01\n" +
+	"\x04flag\x18\x03 \x01(\tR\x04flag\"=\n" +
+	"\x05Grace\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x1e\n" +
+	"\vfresh_in_ms\x18\x02 \x01(\rR\tfreshInMs\"\x8b\x01\n" +
 	"\x06Missed\x12'\n" +
 	"\x04from\x18\x01 \x01(\v2\x13.coordd.v1.PositionR\x04from\x12+\n" +
 	"\x06oldest\x18\x02 \x01(\v2\x13.coordd.v1.PositionR\x06oldest\x12+\n" +
@@ -3905,7 +4706,7 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"r\n" +
 	"\x0eStatusResponse\x122\n" +
 	"\acluster\x18\x01 \x01(\v2\x18.coordd.v1.ClusterStatusR\acluster\x12,\n" +
-	"\x05lease\x18\x02 \x01(\v2\x16.coordd.v1.LeaseStatusR\x05lease\"\x9b\x03\n" +
+	"\x05lease\x18\x02 \x01(\v2\x16.coordd.v1.LeaseStatusR\x05lease\"\xcf\x03\n" +
 	"\rClusterStatus\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
@@ -3921,7 +4722,50 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\x06leases\x18\v \x01(\x04R\x06leases\x12\x18\n" +
 	"\awaiters\x18\f \x01(\x04R\awaiters\x12.\n" +
 	"\x13election_timeout_ms\x18\r \x01(\rR\x11electionTimeoutMs\x12+\n" +
-	"\amembers\x18\x0e \x03(\v2\x11.coordd.v1.MemberR\amembers\"\xeb\x01\n" +
+	"\amembers\x18\x0e \x03(\v2\x11.coordd.v1.MemberR\amembers\x122\n" +
+	"\tauthority\x18\x0f \x01(\v2\x14.coordd.v1.AuthorityR\tauthority\"\xd5\x04\n" +
+	"\tAuthority\x12\x12\n" +
+	"\x04mode\x18\x01 \x01(\tR\x04mode\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x1d\n" +
+	"\n" +
+	"raft_epoch\x18\x03 \x01(\rR\traftEpoch\x12\x14\n" +
+	"\x05group\x18\x04 \x01(\tR\x05group\x12\x14\n" +
+	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x1d\n" +
+	"\n" +
+	"owner_term\x18\x06 \x01(\x04R\townerTerm\x12\x1a\n" +
+	"\bsequence\x18\a \x01(\x04R\bsequence\x12\x16\n" +
+	"\x06takers\x18\b \x03(\tR\x06takers\x12$\n" +
+	"\x0ettl_ceiling_ms\x18\t \x01(\rR\fttlCeilingMs\x12\x1d\n" +
+	"\n" +
+	"grace_done\x18\n" +
+	" \x01(\bR\tgraceDone\x12\"\n" +
+	"\rgrace_left_ms\x18\v \x01(\rR\vgraceLeftMs\x12\x12\n" +
+	"\x04held\x18\f \x01(\bR\x04held\x12\x19\n" +
+	"\blease_ms\x18\r \x01(\rR\aleaseMs\x12\x10\n" +
+	"\x03rho\x18\x0e \x01(\x01R\x03rho\x12$\n" +
+	"\x0ewindow_left_ms\x18\x0f \x01(\rR\fwindowLeftMs\x12\x1b\n" +
+	"\twindow_by\x18\x10 \x01(\tR\bwindowBy\x122\n" +
+	"\aarbiter\x18\x11 \x01(\v2\x18.coordd.v1.ArbiterHealthR\aarbiter\x12)\n" +
+	"\x06shards\x18\x12 \x01(\v2\x11.coordd.v1.ShardsR\x06shards\x124\n" +
+	"\ahistory\x18\x13 \x03(\v2\x1a.coordd.v1.AuthorityChangeR\ahistory\"\x95\x01\n" +
+	"\rArbiterHealth\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\tR\x05store\x12\x1c\n" +
+	"\treachable\x18\x02 \x01(\bR\treachable\x12\"\n" +
+	"\rround_trip_us\x18\x03 \x01(\rR\vroundTripUs\x12\x16\n" +
+	"\x06errors\x18\x04 \x01(\x04R\x06errors\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"s\n" +
+	"\x06Shards\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\rR\x05count\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\rR\x05bytes\x12#\n" +
+	"\rfullest_bytes\x18\x03 \x01(\rR\ffullestBytes\x12\x18\n" +
+	"\afullest\x18\x04 \x01(\rR\afullest\"\x7f\n" +
+	"\x0fAuthorityChange\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\x12\x1c\n" +
+	"\n" +
+	"at_unix_ms\x18\x05 \x01(\x03R\batUnixMs\"\xeb\x01\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1b\n" +
 	"\tserver_id\x18\x02 \x01(\tR\bserverId\x12\x18\n" +
@@ -3956,7 +4800,7 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\x13CHANGE_KIND_EXPIRED\x10\x03\x12\x19\n" +
 	"\x15CHANGE_KIND_WITHDRAWN\x10\x04\x12\x16\n" +
 	"\x12CHANGE_KIND_BROKEN\x10\x05\x12\x1b\n" +
-	"\x17CHANGE_KIND_TRANSFERRED\x10\x06*\xbe\x02\n" +
+	"\x17CHANGE_KIND_TRANSFERRED\x10\x06*\xce\x02\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tCODE_HELD\x10\x01\x12\x11\n" +
@@ -3974,7 +4818,9 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\fCODE_EXPIRED\x10\f\x12\x11\n" +
 	"\rCODE_RELEASED\x10\r\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\x0e\x12\x0f\n" +
-	"\vCODE_MISSED\x10\x0f*u\n" +
+	"\vCODE_MISSED\x10\x0f\x12\x0e\n" +
+	"\n" +
+	"CODE_GRACE\x10\x10*u\n" +
 	"\x03Why\x12\x13\n" +
 	"\x0fWHY_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fWHY_RELEASED\x10\x01\x12\x0f\n" +
@@ -3982,14 +4828,15 @@ const file_coordd_v1_coordd_proto_rawDesc = "" +
 	"\rWHY_WITHDRAWN\x10\x03\x12\x0e\n" +
 	"\n" +
 	"WHY_BROKEN\x10\x04\x12\x13\n" +
-	"\x0fWHY_TRANSFERRED\x10\x052\xc0\x05\n" +
+	"\x0fWHY_TRANSFERRED\x10\x052\x82\x06\n" +
 	"\x06Coordd\x12D\n" +
 	"\aSession\x12\x19.coordd.v1.SessionRequest\x1a\x1a.coordd.v1.SessionResponse(\x010\x01\x12=\n" +
 	"\x06Status\x12\x18.coordd.v1.StatusRequest\x1a\x19.coordd.v1.StatusResponse\x12@\n" +
 	"\aAcquire\x12\x19.coordd.v1.AcquireRequest\x1a\x1a.coordd.v1.AcquireResponse\x12C\n" +
 	"\bWithdraw\x12\x1a.coordd.v1.WithdrawRequest\x1a\x1b.coordd.v1.WithdrawResponse\x12:\n" +
 	"\x05Renew\x12\x17.coordd.v1.RenewRequest\x1a\x18.coordd.v1.RenewResponse\x12@\n" +
-	"\aRelease\x12\x19.coordd.v1.ReleaseRequest\x1a\x1a.coordd.v1.ReleaseResponse\x12C\n" +
+	"\aRelease\x12\x19.coordd.v1.ReleaseRequest\x1a\x1a.coordd.v1.ReleaseResponse\x12@\n" +
+	"\aReclaim\x12\x19.coordd.v1.ReclaimRequest\x1a\x1a.coordd.v1.ReclaimResponse\x12C\n" +
 	"\bTransfer\x12\x1a.coordd.v1.TransferRequest\x1a\x1b.coordd.v1.TransferResponse\x124\n" +
 	"\x03Get\x12\x15.coordd.v1.GetRequest\x1a\x16.coordd.v1.GetResponse\x127\n" +
 	"\x04List\x12\x16.coordd.v1.ListRequest\x1a\x17.coordd.v1.ListResponse\x12:\n" +
@@ -4009,7 +4856,7 @@ func file_coordd_v1_coordd_proto_rawDescGZIP() []byte {
 }
 
 var file_coordd_v1_coordd_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_coordd_v1_coordd_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_coordd_v1_coordd_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_coordd_v1_coordd_proto_goTypes = []any{
 	(ChangeKind)(0),          // 0: coordd.v1.ChangeKind
 	(Code)(0),                // 1: coordd.v1.Code
@@ -4020,129 +4867,150 @@ var file_coordd_v1_coordd_proto_goTypes = []any{
 	(*WithdrawResponse)(nil), // 6: coordd.v1.WithdrawResponse
 	(*RenewRequest)(nil),     // 7: coordd.v1.RenewRequest
 	(*RenewResponse)(nil),    // 8: coordd.v1.RenewResponse
-	(*ReleaseRequest)(nil),   // 9: coordd.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),  // 10: coordd.v1.ReleaseResponse
-	(*TransferRequest)(nil),  // 11: coordd.v1.TransferRequest
-	(*TransferResponse)(nil), // 12: coordd.v1.TransferResponse
-	(*GetRequest)(nil),       // 13: coordd.v1.GetRequest
-	(*GetResponse)(nil),      // 14: coordd.v1.GetResponse
-	(*ListRequest)(nil),      // 15: coordd.v1.ListRequest
-	(*ListResponse)(nil),     // 16: coordd.v1.ListResponse
-	(*QueueRequest)(nil),     // 17: coordd.v1.QueueRequest
-	(*QueueResponse)(nil),    // 18: coordd.v1.QueueResponse
-	(*Waiter)(nil),           // 19: coordd.v1.Waiter
-	(*WatchRequest)(nil),     // 20: coordd.v1.WatchRequest
-	(*WatchResponse)(nil),    // 21: coordd.v1.WatchResponse
-	(*Change)(nil),           // 22: coordd.v1.Change
-	(*SessionRequest)(nil),   // 23: coordd.v1.SessionRequest
-	(*SessionResponse)(nil),  // 24: coordd.v1.SessionResponse
-	(*Open)(nil),             // 25: coordd.v1.Open
-	(*Opened)(nil),           // 26: coordd.v1.Opened
-	(*Call)(nil),             // 27: coordd.v1.Call
-	(*Reply)(nil),            // 28: coordd.v1.Reply
-	(*Owner)(nil),            // 29: coordd.v1.Owner
-	(*Acquire)(nil),          // 30: coordd.v1.Acquire
-	(*Withdraw)(nil),         // 31: coordd.v1.Withdraw
-	(*Held)(nil),             // 32: coordd.v1.Held
-	(*Renew)(nil),            // 33: coordd.v1.Renew
-	(*Release)(nil),          // 34: coordd.v1.Release
-	(*Transfer)(nil),         // 35: coordd.v1.Transfer
-	(*Granted)(nil),          // 36: coordd.v1.Granted
-	(*Event)(nil),            // 37: coordd.v1.Event
-	(*Queued)(nil),           // 38: coordd.v1.Queued
-	(*Ended)(nil),            // 39: coordd.v1.Ended
-	(*Status)(nil),           // 40: coordd.v1.Status
-	(*HeldBy)(nil),           // 41: coordd.v1.HeldBy
-	(*NotHeld)(nil),          // 42: coordd.v1.NotHeld
-	(*NotLeader)(nil),        // 43: coordd.v1.NotLeader
-	(*WrongCluster)(nil),     // 44: coordd.v1.WrongCluster
-	(*Invalid)(nil),          // 45: coordd.v1.Invalid
-	(*Exhausted)(nil),        // 46: coordd.v1.Exhausted
-	(*Missed)(nil),           // 47: coordd.v1.Missed
-	(*Position)(nil),         // 48: coordd.v1.Position
-	(*StatusRequest)(nil),    // 49: coordd.v1.StatusRequest
-	(*StatusResponse)(nil),   // 50: coordd.v1.StatusResponse
-	(*ClusterStatus)(nil),    // 51: coordd.v1.ClusterStatus
-	(*Member)(nil),           // 52: coordd.v1.Member
-	(*LeaseStatus)(nil),      // 53: coordd.v1.LeaseStatus
+	(*ReclaimRequest)(nil),   // 9: coordd.v1.ReclaimRequest
+	(*ReclaimResponse)(nil),  // 10: coordd.v1.ReclaimResponse
+	(*ReleaseRequest)(nil),   // 11: coordd.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),  // 12: coordd.v1.ReleaseResponse
+	(*TransferRequest)(nil),  // 13: coordd.v1.TransferRequest
+	(*TransferResponse)(nil), // 14: coordd.v1.TransferResponse
+	(*GetRequest)(nil),       // 15: coordd.v1.GetRequest
+	(*GetResponse)(nil),      // 16: coordd.v1.GetResponse
+	(*ListRequest)(nil),      // 17: coordd.v1.ListRequest
+	(*ListResponse)(nil),     // 18: coordd.v1.ListResponse
+	(*QueueRequest)(nil),     // 19: coordd.v1.QueueRequest
+	(*QueueResponse)(nil),    // 20: coordd.v1.QueueResponse
+	(*Waiter)(nil),           // 21: coordd.v1.Waiter
+	(*WatchRequest)(nil),     // 22: coordd.v1.WatchRequest
+	(*WatchResponse)(nil),    // 23: coordd.v1.WatchResponse
+	(*Change)(nil),           // 24: coordd.v1.Change
+	(*SessionRequest)(nil),   // 25: coordd.v1.SessionRequest
+	(*SessionResponse)(nil),  // 26: coordd.v1.SessionResponse
+	(*Open)(nil),             // 27: coordd.v1.Open
+	(*Opened)(nil),           // 28: coordd.v1.Opened
+	(*Call)(nil),             // 29: coordd.v1.Call
+	(*Reply)(nil),            // 30: coordd.v1.Reply
+	(*Owner)(nil),            // 31: coordd.v1.Owner
+	(*Acquire)(nil),          // 32: coordd.v1.Acquire
+	(*Withdraw)(nil),         // 33: coordd.v1.Withdraw
+	(*Held)(nil),             // 34: coordd.v1.Held
+	(*Renew)(nil),            // 35: coordd.v1.Renew
+	(*Reclaim)(nil),          // 36: coordd.v1.Reclaim
+	(*Claimed)(nil),          // 37: coordd.v1.Claimed
+	(*Release)(nil),          // 38: coordd.v1.Release
+	(*Transfer)(nil),         // 39: coordd.v1.Transfer
+	(*Granted)(nil),          // 40: coordd.v1.Granted
+	(*Event)(nil),            // 41: coordd.v1.Event
+	(*Queued)(nil),           // 42: coordd.v1.Queued
+	(*Ended)(nil),            // 43: coordd.v1.Ended
+	(*Status)(nil),           // 44: coordd.v1.Status
+	(*HeldBy)(nil),           // 45: coordd.v1.HeldBy
+	(*NotHeld)(nil),          // 46: coordd.v1.NotHeld
+	(*NotLeader)(nil),        // 47: coordd.v1.NotLeader
+	(*WrongCluster)(nil),     // 48: coordd.v1.WrongCluster
+	(*Invalid)(nil),          // 49: coordd.v1.Invalid
+	(*Exhausted)(nil),        // 50: coordd.v1.Exhausted
+	(*Grace)(nil),            // 51: coordd.v1.Grace
+	(*Missed)(nil),           // 52: coordd.v1.Missed
+	(*Position)(nil),         // 53: coordd.v1.Position
+	(*StatusRequest)(nil),    // 54: coordd.v1.StatusRequest
+	(*StatusResponse)(nil),   // 55: coordd.v1.StatusResponse
+	(*ClusterStatus)(nil),    // 56: coordd.v1.ClusterStatus
+	(*Authority)(nil),        // 57: coordd.v1.Authority
+	(*ArbiterHealth)(nil),    // 58: coordd.v1.ArbiterHealth
+	(*Shards)(nil),           // 59: coordd.v1.Shards
+	(*AuthorityChange)(nil),  // 60: coordd.v1.AuthorityChange
+	(*Member)(nil),           // 61: coordd.v1.Member
+	(*LeaseStatus)(nil),      // 62: coordd.v1.LeaseStatus
 }
 var file_coordd_v1_coordd_proto_depIdxs = []int32{
-	29, // 0: coordd.v1.AcquireRequest.owner:type_name -> coordd.v1.Owner
-	53, // 1: coordd.v1.GetResponse.lease:type_name -> coordd.v1.LeaseStatus
-	53, // 2: coordd.v1.ListResponse.leases:type_name -> coordd.v1.LeaseStatus
-	19, // 3: coordd.v1.QueueResponse.waiters:type_name -> coordd.v1.Waiter
-	29, // 4: coordd.v1.Waiter.owner:type_name -> coordd.v1.Owner
-	22, // 5: coordd.v1.WatchResponse.changes:type_name -> coordd.v1.Change
-	0,  // 6: coordd.v1.Change.kind:type_name -> coordd.v1.ChangeKind
-	29, // 7: coordd.v1.Change.owner:type_name -> coordd.v1.Owner
-	25, // 8: coordd.v1.SessionRequest.open:type_name -> coordd.v1.Open
-	27, // 9: coordd.v1.SessionRequest.calls:type_name -> coordd.v1.Call
-	40, // 10: coordd.v1.SessionResponse.status:type_name -> coordd.v1.Status
-	26, // 11: coordd.v1.SessionResponse.opened:type_name -> coordd.v1.Opened
-	28, // 12: coordd.v1.SessionResponse.replies:type_name -> coordd.v1.Reply
-	37, // 13: coordd.v1.SessionResponse.events:type_name -> coordd.v1.Event
-	30, // 14: coordd.v1.Call.acquire:type_name -> coordd.v1.Acquire
-	31, // 15: coordd.v1.Call.withdraw:type_name -> coordd.v1.Withdraw
-	33, // 16: coordd.v1.Call.renew:type_name -> coordd.v1.Renew
-	34, // 17: coordd.v1.Call.release:type_name -> coordd.v1.Release
-	35, // 18: coordd.v1.Call.transfer:type_name -> coordd.v1.Transfer
-	40, // 19: coordd.v1.Reply.status:type_name -> coordd.v1.Status
-	36, // 20: coordd.v1.Reply.granted:type_name -> coordd.v1.Granted
-	40, // 21: coordd.v1.Reply.renewed:type_name -> coordd.v1.Status
-	29, // 22: coordd.v1.Acquire.owner:type_name -> coordd.v1.Owner
-	32, // 23: coordd.v1.Renew.held:type_name -> coordd.v1.Held
-	32, // 24: coordd.v1.Release.held:type_name -> coordd.v1.Held
-	32, // 25: coordd.v1.Transfer.held:type_name -> coordd.v1.Held
-	38, // 26: coordd.v1.Event.queued:type_name -> coordd.v1.Queued
-	39, // 27: coordd.v1.Event.ended:type_name -> coordd.v1.Ended
-	32, // 28: coordd.v1.Event.breaking:type_name -> coordd.v1.Held
-	32, // 29: coordd.v1.Ended.held:type_name -> coordd.v1.Held
-	40, // 30: coordd.v1.Ended.status:type_name -> coordd.v1.Status
-	1,  // 31: coordd.v1.Status.code:type_name -> coordd.v1.Code
-	41, // 32: coordd.v1.Status.held_by:type_name -> coordd.v1.HeldBy
-	42, // 33: coordd.v1.Status.not_held:type_name -> coordd.v1.NotHeld
-	43, // 34: coordd.v1.Status.not_leader:type_name -> coordd.v1.NotLeader
-	44, // 35: coordd.v1.Status.wrong_cluster:type_name -> coordd.v1.WrongCluster
-	45, // 36: coordd.v1.Status.invalid:type_name -> coordd.v1.Invalid
-	46, // 37: coordd.v1.Status.exhausted:type_name -> coordd.v1.Exhausted
-	47, // 38: coordd.v1.Status.missed:type_name -> coordd.v1.Missed
-	29, // 39: coordd.v1.HeldBy.owner:type_name -> coordd.v1.Owner
-	2,  // 40: coordd.v1.NotHeld.why:type_name -> coordd.v1.Why
-	48, // 41: coordd.v1.Missed.from:type_name -> coordd.v1.Position
-	48, // 42: coordd.v1.Missed.oldest:type_name -> coordd.v1.Position
-	48, // 43: coordd.v1.Missed.newest:type_name -> coordd.v1.Position
-	51, // 44: coordd.v1.StatusResponse.cluster:type_name -> coordd.v1.ClusterStatus
-	53, // 45: coordd.v1.StatusResponse.lease:type_name -> coordd.v1.LeaseStatus
-	52, // 46: coordd.v1.ClusterStatus.members:type_name -> coordd.v1.Member
-	29, // 47: coordd.v1.LeaseStatus.owner:type_name -> coordd.v1.Owner
-	42, // 48: coordd.v1.LeaseStatus.last:type_name -> coordd.v1.NotHeld
-	23, // 49: coordd.v1.Coordd.Session:input_type -> coordd.v1.SessionRequest
-	49, // 50: coordd.v1.Coordd.Status:input_type -> coordd.v1.StatusRequest
-	3,  // 51: coordd.v1.Coordd.Acquire:input_type -> coordd.v1.AcquireRequest
-	5,  // 52: coordd.v1.Coordd.Withdraw:input_type -> coordd.v1.WithdrawRequest
-	7,  // 53: coordd.v1.Coordd.Renew:input_type -> coordd.v1.RenewRequest
-	9,  // 54: coordd.v1.Coordd.Release:input_type -> coordd.v1.ReleaseRequest
-	11, // 55: coordd.v1.Coordd.Transfer:input_type -> coordd.v1.TransferRequest
-	13, // 56: coordd.v1.Coordd.Get:input_type -> coordd.v1.GetRequest
-	15, // 57: coordd.v1.Coordd.List:input_type -> coordd.v1.ListRequest
-	17, // 58: coordd.v1.Coordd.Queue:input_type -> coordd.v1.QueueRequest
-	20, // 59: coordd.v1.Coordd.Watch:input_type -> coordd.v1.WatchRequest
-	24, // 60: coordd.v1.Coordd.Session:output_type -> coordd.v1.SessionResponse
-	50, // 61: coordd.v1.Coordd.Status:output_type -> coordd.v1.StatusResponse
-	4,  // 62: coordd.v1.Coordd.Acquire:output_type -> coordd.v1.AcquireResponse
-	6,  // 63: coordd.v1.Coordd.Withdraw:output_type -> coordd.v1.WithdrawResponse
-	8,  // 64: coordd.v1.Coordd.Renew:output_type -> coordd.v1.RenewResponse
-	10, // 65: coordd.v1.Coordd.Release:output_type -> coordd.v1.ReleaseResponse
-	12, // 66: coordd.v1.Coordd.Transfer:output_type -> coordd.v1.TransferResponse
-	14, // 67: coordd.v1.Coordd.Get:output_type -> coordd.v1.GetResponse
-	16, // 68: coordd.v1.Coordd.List:output_type -> coordd.v1.ListResponse
-	18, // 69: coordd.v1.Coordd.Queue:output_type -> coordd.v1.QueueResponse
-	21, // 70: coordd.v1.Coordd.Watch:output_type -> coordd.v1.WatchResponse
-	60, // [60:71] is the sub-list for method output_type
-	49, // [49:60] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	31, // 0: coordd.v1.AcquireRequest.owner:type_name -> coordd.v1.Owner
+	31, // 1: coordd.v1.ReclaimRequest.owner:type_name -> coordd.v1.Owner
+	62, // 2: coordd.v1.GetResponse.lease:type_name -> coordd.v1.LeaseStatus
+	62, // 3: coordd.v1.ListResponse.leases:type_name -> coordd.v1.LeaseStatus
+	21, // 4: coordd.v1.QueueResponse.waiters:type_name -> coordd.v1.Waiter
+	31, // 5: coordd.v1.Waiter.owner:type_name -> coordd.v1.Owner
+	24, // 6: coordd.v1.WatchResponse.changes:type_name -> coordd.v1.Change
+	0,  // 7: coordd.v1.Change.kind:type_name -> coordd.v1.ChangeKind
+	31, // 8: coordd.v1.Change.owner:type_name -> coordd.v1.Owner
+	27, // 9: coordd.v1.SessionRequest.open:type_name -> coordd.v1.Open
+	29, // 10: coordd.v1.SessionRequest.calls:type_name -> coordd.v1.Call
+	44, // 11: coordd.v1.SessionResponse.status:type_name -> coordd.v1.Status
+	28, // 12: coordd.v1.SessionResponse.opened:type_name -> coordd.v1.Opened
+	30, // 13: coordd.v1.SessionResponse.replies:type_name -> coordd.v1.Reply
+	41, // 14: coordd.v1.SessionResponse.events:type_name -> coordd.v1.Event
+	32, // 15: coordd.v1.Call.acquire:type_name -> coordd.v1.Acquire
+	33, // 16: coordd.v1.Call.withdraw:type_name -> coordd.v1.Withdraw
+	35, // 17: coordd.v1.Call.renew:type_name -> coordd.v1.Renew
+	38, // 18: coordd.v1.Call.release:type_name -> coordd.v1.Release
+	39, // 19: coordd.v1.Call.transfer:type_name -> coordd.v1.Transfer
+	36, // 20: coordd.v1.Call.reclaim:type_name -> coordd.v1.Reclaim
+	44, // 21: coordd.v1.Reply.status:type_name -> coordd.v1.Status
+	40, // 22: coordd.v1.Reply.granted:type_name -> coordd.v1.Granted
+	44, // 23: coordd.v1.Reply.renewed:type_name -> coordd.v1.Status
+	31, // 24: coordd.v1.Acquire.owner:type_name -> coordd.v1.Owner
+	34, // 25: coordd.v1.Renew.held:type_name -> coordd.v1.Held
+	37, // 26: coordd.v1.Reclaim.claimed:type_name -> coordd.v1.Claimed
+	34, // 27: coordd.v1.Claimed.held:type_name -> coordd.v1.Held
+	31, // 28: coordd.v1.Claimed.owner:type_name -> coordd.v1.Owner
+	34, // 29: coordd.v1.Release.held:type_name -> coordd.v1.Held
+	34, // 30: coordd.v1.Transfer.held:type_name -> coordd.v1.Held
+	42, // 31: coordd.v1.Event.queued:type_name -> coordd.v1.Queued
+	43, // 32: coordd.v1.Event.ended:type_name -> coordd.v1.Ended
+	34, // 33: coordd.v1.Event.breaking:type_name -> coordd.v1.Held
+	34, // 34: coordd.v1.Ended.held:type_name -> coordd.v1.Held
+	44, // 35: coordd.v1.Ended.status:type_name -> coordd.v1.Status
+	1,  // 36: coordd.v1.Status.code:type_name -> coordd.v1.Code
+	45, // 37: coordd.v1.Status.held_by:type_name -> coordd.v1.HeldBy
+	46, // 38: coordd.v1.Status.not_held:type_name -> coordd.v1.NotHeld
+	47, // 39: coordd.v1.Status.not_leader:type_name -> coordd.v1.NotLeader
+	48, // 40: coordd.v1.Status.wrong_cluster:type_name -> coordd.v1.WrongCluster
+	49, // 41: coordd.v1.Status.invalid:type_name -> coordd.v1.Invalid
+	50, // 42: coordd.v1.Status.exhausted:type_name -> coordd.v1.Exhausted
+	52, // 43: coordd.v1.Status.missed:type_name -> coordd.v1.Missed
+	51, // 44: coordd.v1.Status.grace:type_name -> coordd.v1.Grace
+	31, // 45: coordd.v1.HeldBy.owner:type_name -> coordd.v1.Owner
+	2,  // 46: coordd.v1.NotHeld.why:type_name -> coordd.v1.Why
+	53, // 47: coordd.v1.Missed.from:type_name -> coordd.v1.Position
+	53, // 48: coordd.v1.Missed.oldest:type_name -> coordd.v1.Position
+	53, // 49: coordd.v1.Missed.newest:type_name -> coordd.v1.Position
+	56, // 50: coordd.v1.StatusResponse.cluster:type_name -> coordd.v1.ClusterStatus
+	62, // 51: coordd.v1.StatusResponse.lease:type_name -> coordd.v1.LeaseStatus
+	61, // 52: coordd.v1.ClusterStatus.members:type_name -> coordd.v1.Member
+	57, // 53: coordd.v1.ClusterStatus.authority:type_name -> coordd.v1.Authority
+	58, // 54: coordd.v1.Authority.arbiter:type_name -> coordd.v1.ArbiterHealth
+	59, // 55: coordd.v1.Authority.shards:type_name -> coordd.v1.Shards
+	60, // 56: coordd.v1.Authority.history:type_name -> coordd.v1.AuthorityChange
+	31, // 57: coordd.v1.LeaseStatus.owner:type_name -> coordd.v1.Owner
+	46, // 58: coordd.v1.LeaseStatus.last:type_name -> coordd.v1.NotHeld
+	25, // 59: coordd.v1.Coordd.Session:input_type -> coordd.v1.SessionRequest
+	54, // 60: coordd.v1.Coordd.Status:input_type -> coordd.v1.StatusRequest
+	3,  // 61: coordd.v1.Coordd.Acquire:input_type -> coordd.v1.AcquireRequest
+	5,  // 62: coordd.v1.Coordd.Withdraw:input_type -> coordd.v1.WithdrawRequest
+	7,  // 63: coordd.v1.Coordd.Renew:input_type -> coordd.v1.RenewRequest
+	11, // 64: coordd.v1.Coordd.Release:input_type -> coordd.v1.ReleaseRequest
+	9,  // 65: coordd.v1.Coordd.Reclaim:input_type -> coordd.v1.ReclaimRequest
+	13, // 66: coordd.v1.Coordd.Transfer:input_type -> coordd.v1.TransferRequest
+	15, // 67: coordd.v1.Coordd.Get:input_type -> coordd.v1.GetRequest
+	17, // 68: coordd.v1.Coordd.List:input_type -> coordd.v1.ListRequest
+	19, // 69: coordd.v1.Coordd.Queue:input_type -> coordd.v1.QueueRequest
+	22, // 70: coordd.v1.Coordd.Watch:input_type -> coordd.v1.WatchRequest
+	26, // 71: coordd.v1.Coordd.Session:output_type -> coordd.v1.SessionResponse
+	55, // 72: coordd.v1.Coordd.Status:output_type -> coordd.v1.StatusResponse
+	4,  // 73: coordd.v1.Coordd.Acquire:output_type -> coordd.v1.AcquireResponse
+	6,  // 74: coordd.v1.Coordd.Withdraw:output_type -> coordd.v1.WithdrawResponse
+	8,  // 75: coordd.v1.Coordd.Renew:output_type -> coordd.v1.RenewResponse
+	12, // 76: coordd.v1.Coordd.Release:output_type -> coordd.v1.ReleaseResponse
+	10, // 77: coordd.v1.Coordd.Reclaim:output_type -> coordd.v1.ReclaimResponse
+	14, // 78: coordd.v1.Coordd.Transfer:output_type -> coordd.v1.TransferResponse
+	16, // 79: coordd.v1.Coordd.Get:output_type -> coordd.v1.GetResponse
+	18, // 80: coordd.v1.Coordd.List:output_type -> coordd.v1.ListResponse
+	20, // 81: coordd.v1.Coordd.Queue:output_type -> coordd.v1.QueueResponse
+	23, // 82: coordd.v1.Coordd.Watch:output_type -> coordd.v1.WatchResponse
+	71, // [71:83] is the sub-list for method output_type
+	59, // [59:71] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_coordd_v1_coordd_proto_init() }
@@ -4150,19 +5018,20 @@ func file_coordd_v1_coordd_proto_init() {
 	if File_coordd_v1_coordd_proto != nil {
 		return
 	}
-	file_coordd_v1_coordd_proto_msgTypes[24].OneofWrappers = []any{
+	file_coordd_v1_coordd_proto_msgTypes[26].OneofWrappers = []any{
 		(*Call_Acquire)(nil),
 		(*Call_Withdraw)(nil),
 		(*Call_Renew)(nil),
 		(*Call_Release)(nil),
 		(*Call_Transfer)(nil),
+		(*Call_Reclaim)(nil),
 	}
-	file_coordd_v1_coordd_proto_msgTypes[34].OneofWrappers = []any{
+	file_coordd_v1_coordd_proto_msgTypes[38].OneofWrappers = []any{
 		(*Event_Queued)(nil),
 		(*Event_Ended)(nil),
 		(*Event_Breaking)(nil),
 	}
-	file_coordd_v1_coordd_proto_msgTypes[37].OneofWrappers = []any{
+	file_coordd_v1_coordd_proto_msgTypes[41].OneofWrappers = []any{
 		(*Status_HeldBy)(nil),
 		(*Status_NotHeld)(nil),
 		(*Status_NotLeader)(nil),
@@ -4170,6 +5039,7 @@ func file_coordd_v1_coordd_proto_init() {
 		(*Status_Invalid)(nil),
 		(*Status_Exhausted)(nil),
 		(*Status_Missed)(nil),
+		(*Status_Grace)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4177,7 +5047,7 @@ func file_coordd_v1_coordd_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordd_v1_coordd_proto_rawDesc), len(file_coordd_v1_coordd_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   51,
+			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	Coordd_Withdraw_FullMethodName = "/coordd.v1.Coordd/Withdraw"
 	Coordd_Renew_FullMethodName    = "/coordd.v1.Coordd/Renew"
 	Coordd_Release_FullMethodName  = "/coordd.v1.Coordd/Release"
+	Coordd_Reclaim_FullMethodName  = "/coordd.v1.Coordd/Reclaim"
 	Coordd_Transfer_FullMethodName = "/coordd.v1.Coordd/Transfer"
 	Coordd_Get_FullMethodName      = "/coordd.v1.Coordd/Get"
 	Coordd_List_FullMethodName     = "/coordd.v1.Coordd/List"
@@ -57,6 +58,9 @@ type CoorddClient interface {
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
 	// Release gives a lease back.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
+	// Reclaim presents a lease that its holder believes in, after a Renew was
+	// answered with GRACE: an arbiter has taken over and knows nothing of it.
+	Reclaim(ctx context.Context, in *ReclaimRequest, opts ...grpc.CallOption) (*ReclaimResponse, error)
 	// Transfer gives a lease back and passes it on to one who waits for it.
 	Transfer(ctx context.Context, in *TransferRequest, opts ...grpc.CallOption) (*TransferResponse, error)
 	// Get tells about one name; of a free one how its last lease ended.
@@ -135,6 +139,16 @@ func (c *coorddClient) Release(ctx context.Context, in *ReleaseRequest, opts ...
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReleaseResponse)
 	err := c.cc.Invoke(ctx, Coordd_Release_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coorddClient) Reclaim(ctx context.Context, in *ReclaimRequest, opts ...grpc.CallOption) (*ReclaimResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReclaimResponse)
+	err := c.cc.Invoke(ctx, Coordd_Reclaim_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -223,6 +237,9 @@ type CoorddServer interface {
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	// Release gives a lease back.
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
+	// Reclaim presents a lease that its holder believes in, after a Renew was
+	// answered with GRACE: an arbiter has taken over and knows nothing of it.
+	Reclaim(context.Context, *ReclaimRequest) (*ReclaimResponse, error)
 	// Transfer gives a lease back and passes it on to one who waits for it.
 	Transfer(context.Context, *TransferRequest) (*TransferResponse, error)
 	// Get tells about one name; of a free one how its last lease ended.
@@ -261,6 +278,9 @@ func (UnimplementedCoorddServer) Renew(context.Context, *RenewRequest) (*RenewRe
 }
 func (UnimplementedCoorddServer) Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Release not implemented")
+}
+func (UnimplementedCoorddServer) Reclaim(context.Context, *ReclaimRequest) (*ReclaimResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Reclaim not implemented")
 }
 func (UnimplementedCoorddServer) Transfer(context.Context, *TransferRequest) (*TransferResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Transfer not implemented")
@@ -395,6 +415,24 @@ func _Coordd_Release_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordd_Reclaim_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReclaimRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoorddServer).Reclaim(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordd_Reclaim_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoorddServer).Reclaim(ctx, req.(*ReclaimRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Coordd_Transfer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TransferRequest)
 	if err := dec(in); err != nil {
@@ -504,6 +542,10 @@ var Coordd_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Release",
 			Handler:    _Coordd_Release_Handler,
+		},
+		{
+			MethodName: "Reclaim",
+			Handler:    _Coordd_Reclaim_Handler,
 		},
 		{
 			MethodName: "Transfer",

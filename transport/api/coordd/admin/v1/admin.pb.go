@@ -24,6 +24,286 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type HandOverRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	To            string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"` // fallback or raft
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HandOverRequest) Reset() {
+	*x = HandOverRequest{}
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HandOverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HandOverRequest) ProtoMessage() {}
+
+func (x *HandOverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HandOverRequest.ProtoReflect.Descriptor instead.
+func (*HandOverRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *HandOverRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+type HandOverResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`                 // that has begun
+	TookMs        uint32                 `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // how long nothing was granted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HandOverResponse) Reset() {
+	*x = HandOverResponse{}
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HandOverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HandOverResponse) ProtoMessage() {}
+
+func (x *HandOverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HandOverResponse.ProtoReflect.Descriptor instead.
+func (*HandOverResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *HandOverResponse) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *HandOverResponse) GetTookMs() uint32 {
+	if x != nil {
+		return x.TookMs
+	}
+	return 0
+}
+
+type TakeOverRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeOverRequest) Reset() {
+	*x = TakeOverRequest{}
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeOverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeOverRequest) ProtoMessage() {}
+
+func (x *TakeOverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeOverRequest.ProtoReflect.Descriptor instead.
+func (*TakeOverRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+type TakeOverResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // that has begun
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeOverResponse) Reset() {
+	*x = TakeOverResponse{}
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeOverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeOverResponse) ProtoMessage() {}
+
+func (x *TakeOverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeOverResponse.ProtoReflect.Descriptor instead.
+func (*TakeOverResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TakeOverResponse) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+type AdoptRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shards        uint32                 `protobuf:"varint,1,opt,name=shards,proto3" json:"shards,omitempty"` // 0: the default
+	ShardBytes    uint32                 `protobuf:"varint,2,opt,name=shard_bytes,json=shardBytes,proto3" json:"shard_bytes,omitempty"`
+	LeaseMs       uint32                 `protobuf:"varint,3,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // L
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptRequest) Reset() {
+	*x = AdoptRequest{}
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptRequest) ProtoMessage() {}
+
+func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
+func (*AdoptRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AdoptRequest) GetShards() uint32 {
+	if x != nil {
+		return x.Shards
+	}
+	return 0
+}
+
+func (x *AdoptRequest) GetShardBytes() uint32 {
+	if x != nil {
+		return x.ShardBytes
+	}
+	return 0
+}
+
+func (x *AdoptRequest) GetLeaseMs() uint32 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
+}
+
+type AdoptResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // that has begun
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptResponse) Reset() {
+	*x = AdoptResponse{}
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptResponse) ProtoMessage() {}
+
+func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptResponse.ProtoReflect.Descriptor instead.
+func (*AdoptResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AdoptResponse) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 type BreakRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -35,7 +315,7 @@ type BreakRequest struct {
 
 func (x *BreakRequest) Reset() {
 	*x = BreakRequest{}
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -47,7 +327,7 @@ func (x *BreakRequest) String() string {
 func (*BreakRequest) ProtoMessage() {}
 
 func (x *BreakRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -60,7 +340,7 @@ func (x *BreakRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BreakRequest.ProtoReflect.Descriptor instead.
 func (*BreakRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BreakRequest) GetName() string {
@@ -94,7 +374,7 @@ type BreakResponse struct {
 
 func (x *BreakResponse) Reset() {
 	*x = BreakResponse{}
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -106,7 +386,7 @@ func (x *BreakResponse) String() string {
 func (*BreakResponse) ProtoMessage() {}
 
 func (x *BreakResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -119,7 +399,7 @@ func (x *BreakResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BreakResponse.ProtoReflect.Descriptor instead.
 func (*BreakResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BreakResponse) GetEnded() bool {
@@ -146,7 +426,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -158,7 +438,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -171,7 +451,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -197,7 +477,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -209,7 +489,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -222,7 +502,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RemoveResponse) GetServerId() string {
@@ -241,7 +521,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -253,7 +533,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,7 +546,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TransferLeadershipRequest) GetTo() string {
@@ -285,7 +565,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +577,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_coordd_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +590,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_coordd_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -324,7 +604,22 @@ var File_coordd_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_coordd_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1bcoordd/admin/v1/admin.proto\x12\x0fcoordd.admin.v1\"J\n" +
+	"\x1bcoordd/admin/v1/admin.proto\x12\x0fcoordd.admin.v1\"!\n" +
+	"\x0fHandOverRequest\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\"A\n" +
+	"\x10HandOverResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x17\n" +
+	"\atook_ms\x18\x02 \x01(\rR\x06tookMs\"\x11\n" +
+	"\x0fTakeOverRequest\"(\n" +
+	"\x10TakeOverResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"b\n" +
+	"\fAdoptRequest\x12\x16\n" +
+	"\x06shards\x18\x01 \x01(\rR\x06shards\x12\x1f\n" +
+	"\vshard_bytes\x18\x02 \x01(\rR\n" +
+	"shardBytes\x12\x19\n" +
+	"\blease_ms\x18\x03 \x01(\rR\aleaseMs\"%\n" +
+	"\rAdoptResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"J\n" +
 	"\fBreakRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x10\n" +
@@ -341,11 +636,14 @@ const file_coordd_admin_v1_admin_proto_rawDesc = "" +
 	"\x19TransferLeadershipRequest\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\"4\n" +
 	"\x1aTransferLeadershipResponse\x12\x16\n" +
-	"\x06leader\x18\x01 \x01(\tR\x06leader2\x89\x02\n" +
+	"\x06leader\x18\x01 \x01(\tR\x06leader2\xf3\x03\n" +
 	"\x05Admin\x12I\n" +
 	"\x06Remove\x12\x1e.coordd.admin.v1.RemoveRequest\x1a\x1f.coordd.admin.v1.RemoveResponse\x12m\n" +
 	"\x12TransferLeadership\x12*.coordd.admin.v1.TransferLeadershipRequest\x1a+.coordd.admin.v1.TransferLeadershipResponse\x12F\n" +
-	"\x05Break\x12\x1d.coordd.admin.v1.BreakRequest\x1a\x1e.coordd.admin.v1.BreakResponseB@Z>github.com/coordd/coordd/transport/api/coordd/admin/v1;adminv1b\x06proto3"
+	"\x05Break\x12\x1d.coordd.admin.v1.BreakRequest\x1a\x1e.coordd.admin.v1.BreakResponse\x12O\n" +
+	"\bHandOver\x12 .coordd.admin.v1.HandOverRequest\x1a!.coordd.admin.v1.HandOverResponse\x12O\n" +
+	"\bTakeOver\x12 .coordd.admin.v1.TakeOverRequest\x1a!.coordd.admin.v1.TakeOverResponse\x12F\n" +
+	"\x05Adopt\x12\x1d.coordd.admin.v1.AdoptRequest\x1a\x1e.coordd.admin.v1.AdoptResponseB@Z>github.com/coordd/coordd/transport/api/coordd/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_coordd_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -359,27 +657,39 @@ func file_coordd_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_coordd_admin_v1_admin_proto_rawDescData
 }
 
-var file_coordd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_coordd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_coordd_admin_v1_admin_proto_goTypes = []any{
-	(*BreakRequest)(nil),               // 0: coordd.admin.v1.BreakRequest
-	(*BreakResponse)(nil),              // 1: coordd.admin.v1.BreakResponse
-	(*RemoveRequest)(nil),              // 2: coordd.admin.v1.RemoveRequest
-	(*RemoveResponse)(nil),             // 3: coordd.admin.v1.RemoveResponse
-	(*TransferLeadershipRequest)(nil),  // 4: coordd.admin.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 5: coordd.admin.v1.TransferLeadershipResponse
+	(*HandOverRequest)(nil),            // 0: coordd.admin.v1.HandOverRequest
+	(*HandOverResponse)(nil),           // 1: coordd.admin.v1.HandOverResponse
+	(*TakeOverRequest)(nil),            // 2: coordd.admin.v1.TakeOverRequest
+	(*TakeOverResponse)(nil),           // 3: coordd.admin.v1.TakeOverResponse
+	(*AdoptRequest)(nil),               // 4: coordd.admin.v1.AdoptRequest
+	(*AdoptResponse)(nil),              // 5: coordd.admin.v1.AdoptResponse
+	(*BreakRequest)(nil),               // 6: coordd.admin.v1.BreakRequest
+	(*BreakResponse)(nil),              // 7: coordd.admin.v1.BreakResponse
+	(*RemoveRequest)(nil),              // 8: coordd.admin.v1.RemoveRequest
+	(*RemoveResponse)(nil),             // 9: coordd.admin.v1.RemoveResponse
+	(*TransferLeadershipRequest)(nil),  // 10: coordd.admin.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 11: coordd.admin.v1.TransferLeadershipResponse
 }
 var file_coordd_admin_v1_admin_proto_depIdxs = []int32{
-	2, // 0: coordd.admin.v1.Admin.Remove:input_type -> coordd.admin.v1.RemoveRequest
-	4, // 1: coordd.admin.v1.Admin.TransferLeadership:input_type -> coordd.admin.v1.TransferLeadershipRequest
-	0, // 2: coordd.admin.v1.Admin.Break:input_type -> coordd.admin.v1.BreakRequest
-	3, // 3: coordd.admin.v1.Admin.Remove:output_type -> coordd.admin.v1.RemoveResponse
-	5, // 4: coordd.admin.v1.Admin.TransferLeadership:output_type -> coordd.admin.v1.TransferLeadershipResponse
-	1, // 5: coordd.admin.v1.Admin.Break:output_type -> coordd.admin.v1.BreakResponse
-	3, // [3:6] is the sub-list for method output_type
-	0, // [0:3] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	8,  // 0: coordd.admin.v1.Admin.Remove:input_type -> coordd.admin.v1.RemoveRequest
+	10, // 1: coordd.admin.v1.Admin.TransferLeadership:input_type -> coordd.admin.v1.TransferLeadershipRequest
+	6,  // 2: coordd.admin.v1.Admin.Break:input_type -> coordd.admin.v1.BreakRequest
+	0,  // 3: coordd.admin.v1.Admin.HandOver:input_type -> coordd.admin.v1.HandOverRequest
+	2,  // 4: coordd.admin.v1.Admin.TakeOver:input_type -> coordd.admin.v1.TakeOverRequest
+	4,  // 5: coordd.admin.v1.Admin.Adopt:input_type -> coordd.admin.v1.AdoptRequest
+	9,  // 6: coordd.admin.v1.Admin.Remove:output_type -> coordd.admin.v1.RemoveResponse
+	11, // 7: coordd.admin.v1.Admin.TransferLeadership:output_type -> coordd.admin.v1.TransferLeadershipResponse
+	7,  // 8: coordd.admin.v1.Admin.Break:output_type -> coordd.admin.v1.BreakResponse
+	1,  // 9: coordd.admin.v1.Admin.HandOver:output_type -> coordd.admin.v1.HandOverResponse
+	3,  // 10: coordd.admin.v1.Admin.TakeOver:output_type -> coordd.admin.v1.TakeOverResponse
+	5,  // 11: coordd.admin.v1.Admin.Adopt:output_type -> coordd.admin.v1.AdoptResponse
+	6,  // [6:12] is the sub-list for method output_type
+	0,  // [0:6] is the sub-list for method input_type
+	0,  // [0:0] is the sub-list for extension type_name
+	0,  // [0:0] is the sub-list for extension extendee
+	0,  // [0:0] is the sub-list for field type_name
 }
 
 func init() { file_coordd_admin_v1_admin_proto_init() }
@@ -393,7 +703,7 @@ func file_coordd_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordd_admin_v1_admin_proto_rawDesc), len(file_coordd_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,9 @@ const (
 	Admin_Remove_FullMethodName             = "/coordd.admin.v1.Admin/Remove"
 	Admin_TransferLeadership_FullMethodName = "/coordd.admin.v1.Admin/TransferLeadership"
 	Admin_Break_FullMethodName              = "/coordd.admin.v1.Admin/Break"
+	Admin_HandOver_FullMethodName           = "/coordd.admin.v1.Admin/HandOver"
+	Admin_TakeOver_FullMethodName           = "/coordd.admin.v1.Admin/TakeOver"
+	Admin_Adopt_FullMethodName              = "/coordd.admin.v1.Admin/Adopt"
 )
 
 // AdminClient is the client API for Admin service.
@@ -38,6 +41,13 @@ type AdminClient interface {
 	// Break ends a lease against its holder's will: it is renewed no more, and the
 	// name is free when its holder has released it or its deadline has passed.
 	Break(ctx context.Context, in *BreakRequest, opts ...grpc.CallOption) (*BreakResponse, error)
+	// HandOver passes authority to the arbiter's registers or back to Raft, as planned.
+	HandOver(ctx context.Context, in *HandOverRequest, opts ...grpc.CallOption) (*HandOverResponse, error)
+	// TakeOver lets this node take over although it is no taker: the way out where
+	// every taker is gone for good. It waits like any takeover.
+	TakeOver(ctx context.Context, in *TakeOverRequest, opts ...grpc.CallOption) (*TakeOverResponse, error)
+	// Adopt gives a running cluster the arbiter that its nodes are configured with.
+	Adopt(ctx context.Context, in *AdoptRequest, opts ...grpc.CallOption) (*AdoptResponse, error)
 }
 
 type adminClient struct {
@@ -78,6 +88,36 @@ func (c *adminClient) Break(ctx context.Context, in *BreakRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *adminClient) HandOver(ctx context.Context, in *HandOverRequest, opts ...grpc.CallOption) (*HandOverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HandOverResponse)
+	err := c.cc.Invoke(ctx, Admin_HandOver_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) TakeOver(ctx context.Context, in *TakeOverRequest, opts ...grpc.CallOption) (*TakeOverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TakeOverResponse)
+	err := c.cc.Invoke(ctx, Admin_TakeOver_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) Adopt(ctx context.Context, in *AdoptRequest, opts ...grpc.CallOption) (*AdoptResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AdoptResponse)
+	err := c.cc.Invoke(ctx, Admin_Adopt_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -89,6 +129,13 @@ type AdminServer interface {
 	// Break ends a lease against its holder's will: it is renewed no more, and the
 	// name is free when its holder has released it or its deadline has passed.
 	Break(context.Context, *BreakRequest) (*BreakResponse, error)
+	// HandOver passes authority to the arbiter's registers or back to Raft, as planned.
+	HandOver(context.Context, *HandOverRequest) (*HandOverResponse, error)
+	// TakeOver lets this node take over although it is no taker: the way out where
+	// every taker is gone for good. It waits like any takeover.
+	TakeOver(context.Context, *TakeOverRequest) (*TakeOverResponse, error)
+	// Adopt gives a running cluster the arbiter that its nodes are configured with.
+	Adopt(context.Context, *AdoptRequest) (*AdoptResponse, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -107,6 +154,15 @@ func (UnimplementedAdminServer) TransferLeadership(context.Context, *TransferLea
 }
 func (UnimplementedAdminServer) Break(context.Context, *BreakRequest) (*BreakResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Break not implemented")
+}
+func (UnimplementedAdminServer) HandOver(context.Context, *HandOverRequest) (*HandOverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method HandOver not implemented")
+}
+func (UnimplementedAdminServer) TakeOver(context.Context, *TakeOverRequest) (*TakeOverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TakeOver not implemented")
+}
+func (UnimplementedAdminServer) Adopt(context.Context, *AdoptRequest) (*AdoptResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Adopt not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -183,6 +239,60 @@ func _Admin_Break_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_HandOver_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HandOverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).HandOver(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_HandOver_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).HandOver(ctx, req.(*HandOverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_TakeOver_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TakeOverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).TakeOver(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_TakeOver_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).TakeOver(ctx, req.(*TakeOverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_Adopt_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AdoptRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Adopt(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Adopt_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Adopt(ctx, req.(*AdoptRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -201,6 +311,18 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Break",
 			Handler:    _Admin_Break_Handler,
+		},
+		{
+			MethodName: "HandOver",
+			Handler:    _Admin_HandOver_Handler,
+		},
+		{
+			MethodName: "TakeOver",
+			Handler:    _Admin_TakeOver_Handler,
+		},
+		{
+			MethodName: "Adopt",
+			Handler:    _Admin_Adopt_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

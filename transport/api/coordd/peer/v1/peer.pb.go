@@ -23,6 +23,374 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type PledgeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Group         []byte                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	ServerId      string                 `protobuf:"bytes,3,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"` // the addressee
+	Epoch         uint32                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Term          uint64                 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
+	Sequence      uint64                 `protobuf:"varint,6,opt,name=sequence,proto3" json:"sequence,omitempty"` // of the root register after the leader's last write
+	Nonce         uint64                 `protobuf:"varint,7,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PledgeRequest) Reset() {
+	*x = PledgeRequest{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PledgeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PledgeRequest) ProtoMessage() {}
+
+func (x *PledgeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PledgeRequest.ProtoReflect.Descriptor instead.
+func (*PledgeRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *PledgeRequest) GetCluster() []byte {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *PledgeRequest) GetGroup() []byte {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+func (x *PledgeRequest) GetServerId() string {
+	if x != nil {
+		return x.ServerId
+	}
+	return ""
+}
+
+func (x *PledgeRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PledgeRequest) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *PledgeRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *PledgeRequest) GetNonce() uint64 {
+	if x != nil {
+		return x.Nonce
+	}
+	return 0
+}
+
+type PledgeResponse struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Yes            bool                   `protobuf:"varint,1,opt,name=yes,proto3" json:"yes,omitempty"` // it starts no takeover for L(1+rho)
+	Nonce          uint64                 `protobuf:"varint,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	ReachesArbiter bool                   `protobuf:"varint,3,opt,name=reaches_arbiter,json=reachesArbiter,proto3" json:"reaches_arbiter,omitempty"` // it has read the root register lately
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PledgeResponse) Reset() {
+	*x = PledgeResponse{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PledgeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PledgeResponse) ProtoMessage() {}
+
+func (x *PledgeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PledgeResponse.ProtoReflect.Descriptor instead.
+func (*PledgeResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PledgeResponse) GetYes() bool {
+	if x != nil {
+		return x.Yes
+	}
+	return false
+}
+
+func (x *PledgeResponse) GetNonce() uint64 {
+	if x != nil {
+		return x.Nonce
+	}
+	return 0
+}
+
+func (x *PledgeResponse) GetReachesArbiter() bool {
+	if x != nil {
+		return x.ReachesArbiter
+	}
+	return false
+}
+
+type HandOverRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"` // fallback or raft
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HandOverRequest) Reset() {
+	*x = HandOverRequest{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HandOverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HandOverRequest) ProtoMessage() {}
+
+func (x *HandOverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HandOverRequest.ProtoReflect.Descriptor instead.
+func (*HandOverRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *HandOverRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *HandOverRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+type HandOverResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`                 // that has begun
+	TookMs        uint32                 `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // how long nothing was granted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HandOverResponse) Reset() {
+	*x = HandOverResponse{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HandOverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HandOverResponse) ProtoMessage() {}
+
+func (x *HandOverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HandOverResponse.ProtoReflect.Descriptor instead.
+func (*HandOverResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *HandOverResponse) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *HandOverResponse) GetTookMs() uint32 {
+	if x != nil {
+		return x.TookMs
+	}
+	return 0
+}
+
+type AdoptRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	Shards        uint32                 `protobuf:"varint,2,opt,name=shards,proto3" json:"shards,omitempty"`
+	ShardBytes    uint32                 `protobuf:"varint,3,opt,name=shard_bytes,json=shardBytes,proto3" json:"shard_bytes,omitempty"`
+	LeaseMs       uint32                 `protobuf:"varint,4,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptRequest) Reset() {
+	*x = AdoptRequest{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptRequest) ProtoMessage() {}
+
+func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
+func (*AdoptRequest) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AdoptRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *AdoptRequest) GetShards() uint32 {
+	if x != nil {
+		return x.Shards
+	}
+	return 0
+}
+
+func (x *AdoptRequest) GetShardBytes() uint32 {
+	if x != nil {
+		return x.ShardBytes
+	}
+	return 0
+}
+
+func (x *AdoptRequest) GetLeaseMs() uint32 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
+}
+
+type AdoptResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"` // that has begun
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptResponse) Reset() {
+	*x = AdoptResponse{}
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptResponse) ProtoMessage() {}
+
+func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptResponse.ProtoReflect.Descriptor instead.
+func (*AdoptResponse) Descriptor() ([]byte, []int) {
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AdoptResponse) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 type BreakRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
@@ -35,7 +403,7 @@ type BreakRequest struct {
 
 func (x *BreakRequest) Reset() {
 	*x = BreakRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -47,7 +415,7 @@ func (x *BreakRequest) String() string {
 func (*BreakRequest) ProtoMessage() {}
 
 func (x *BreakRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -60,7 +428,7 @@ func (x *BreakRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BreakRequest.ProtoReflect.Descriptor instead.
 func (*BreakRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BreakRequest) GetBy() string {
@@ -101,7 +469,7 @@ type BreakResponse struct {
 
 func (x *BreakResponse) Reset() {
 	*x = BreakResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -113,7 +481,7 @@ func (x *BreakResponse) String() string {
 func (*BreakResponse) ProtoMessage() {}
 
 func (x *BreakResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -126,7 +494,7 @@ func (x *BreakResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BreakResponse.ProtoReflect.Descriptor instead.
 func (*BreakResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{1}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BreakResponse) GetEnded() bool {
@@ -154,7 +522,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -166,7 +534,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -179,7 +547,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RemoveRequest) GetBy() string {
@@ -212,7 +580,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -224,7 +592,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -237,7 +605,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RemoveResponse) GetServerId() string {
@@ -257,7 +625,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -269,7 +637,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -282,7 +650,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TransferLeadershipRequest) GetBy() string {
@@ -308,7 +676,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -320,7 +688,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -333,7 +701,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TransferLeadershipResponse) GetLeader() string {
@@ -357,7 +725,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -369,7 +737,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -382,7 +750,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Node) GetName() string {
@@ -432,7 +800,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -444,7 +812,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -457,7 +825,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HelloRequest) GetSelf() *Node {
@@ -489,25 +857,27 @@ func (x *HelloRequest) GetReads() uint32 {
 }
 
 type HelloResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Self          *Node                  `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
-	Cluster       []byte                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"` // 16 bytes; empty: belongs to none
-	Founds        bool                   `protobuf:"varint,3,opt,name=founds,proto3" json:"founds,omitempty"`
-	Reads         uint32                 `protobuf:"varint,4,opt,name=reads,proto3" json:"reads,omitempty"`
-	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`                   // release
-	LeaderId      string                 `protobuf:"bytes,6,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"` // server id; empty: not known
-	LeaderAddress string                 `protobuf:"bytes,7,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
-	Applied       uint64                 `protobuf:"varint,8,opt,name=applied,proto3" json:"applied,omitempty"`    // Raft index that its table has applied
-	Peers         []*Node                `protobuf:"bytes,9,rep,name=peers,proto3" json:"peers,omitempty"`         // every member that it knows
-	Term          uint64                 `protobuf:"varint,10,opt,name=term,proto3" json:"term,omitempty"`         // its current one
-	Stranger      bool                   `protobuf:"varint,11,opt,name=stranger,proto3" json:"stranger,omitempty"` // it leads, and its committed configuration does not name who asks
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Self           *Node                  `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
+	Cluster        []byte                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"` // 16 bytes; empty: belongs to none
+	Founds         bool                   `protobuf:"varint,3,opt,name=founds,proto3" json:"founds,omitempty"`
+	Reads          uint32                 `protobuf:"varint,4,opt,name=reads,proto3" json:"reads,omitempty"`
+	Version        string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`                   // release
+	LeaderId       string                 `protobuf:"bytes,6,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"` // server id; empty: not known
+	LeaderAddress  string                 `protobuf:"bytes,7,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
+	Applied        uint64                 `protobuf:"varint,8,opt,name=applied,proto3" json:"applied,omitempty"`                                      // Raft index that its table has applied
+	Peers          []*Node                `protobuf:"bytes,9,rep,name=peers,proto3" json:"peers,omitempty"`                                           // every member that it knows
+	Term           uint64                 `protobuf:"varint,10,opt,name=term,proto3" json:"term,omitempty"`                                           // its current one
+	Stranger       bool                   `protobuf:"varint,11,opt,name=stranger,proto3" json:"stranger,omitempty"`                                   // it leads, and its committed configuration does not name who asks
+	ReachesArbiter bool                   `protobuf:"varint,12,opt,name=reaches_arbiter,json=reachesArbiter,proto3" json:"reaches_arbiter,omitempty"` // it has read the root register lately
+	Group          []byte                 `protobuf:"bytes,13,opt,name=group,proto3" json:"group,omitempty"`                                          // 16 bytes, the Raft group that it takes part in; empty: none
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +889,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +902,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HelloResponse) GetSelf() *Node {
@@ -612,18 +982,33 @@ func (x *HelloResponse) GetStranger() bool {
 	return false
 }
 
+func (x *HelloResponse) GetReachesArbiter() bool {
+	if x != nil {
+		return x.ReachesArbiter
+	}
+	return false
+}
+
+func (x *HelloResponse) GetGroup() []byte {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
 type JoinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Self          *Node                  `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
 	Cluster       []byte                 `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Reads         uint32                 `protobuf:"varint,3,opt,name=reads,proto3" json:"reads,omitempty"`
+	Group         []byte                 `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"` // empty where the cluster has no arbiter
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +1020,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +1033,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JoinRequest) GetSelf() *Node {
@@ -672,6 +1057,13 @@ func (x *JoinRequest) GetReads() uint32 {
 	return 0
 }
 
+func (x *JoinRequest) GetGroup() []byte {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
 type JoinResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Cluster       []byte                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
@@ -682,7 +1074,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +1086,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +1099,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JoinResponse) GetCluster() []byte {
@@ -736,7 +1128,7 @@ type ConfirmRequest struct {
 
 func (x *ConfirmRequest) Reset() {
 	*x = ConfirmRequest{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +1140,7 @@ func (x *ConfirmRequest) String() string {
 func (*ConfirmRequest) ProtoMessage() {}
 
 func (x *ConfirmRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +1153,7 @@ func (x *ConfirmRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmRequest) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConfirmRequest) GetCluster() []byte {
@@ -803,7 +1195,7 @@ type ConfirmResponse struct {
 
 func (x *ConfirmResponse) Reset() {
 	*x = ConfirmResponse{}
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +1207,7 @@ func (x *ConfirmResponse) String() string {
 func (*ConfirmResponse) ProtoMessage() {}
 
 func (x *ConfirmResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordd_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_coordd_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +1220,7 @@ func (x *ConfirmResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmResponse) Descriptor() ([]byte, []int) {
-	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_coordd_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ConfirmResponse) GetYes() bool {
@@ -856,7 +1248,33 @@ var File_coordd_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_coordd_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x19coordd/peer/v1/peer.proto\x12\x0ecoordd.peer.v1\"Z\n" +
+	"\x19coordd/peer/v1/peer.proto\x12\x0ecoordd.peer.v1\"\xb8\x01\n" +
+	"\rPledgeRequest\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\fR\acluster\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\fR\x05group\x12\x1b\n" +
+	"\tserver_id\x18\x03 \x01(\tR\bserverId\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12\x12\n" +
+	"\x04term\x18\x05 \x01(\x04R\x04term\x12\x1a\n" +
+	"\bsequence\x18\x06 \x01(\x04R\bsequence\x12\x14\n" +
+	"\x05nonce\x18\a \x01(\x04R\x05nonce\"a\n" +
+	"\x0ePledgeResponse\x12\x10\n" +
+	"\x03yes\x18\x01 \x01(\bR\x03yes\x12\x14\n" +
+	"\x05nonce\x18\x02 \x01(\x04R\x05nonce\x12'\n" +
+	"\x0freaches_arbiter\x18\x03 \x01(\bR\x0ereachesArbiter\"1\n" +
+	"\x0fHandOverRequest\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\"A\n" +
+	"\x10HandOverResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x17\n" +
+	"\atook_ms\x18\x02 \x01(\rR\x06tookMs\"r\n" +
+	"\fAdoptRequest\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
+	"\x06shards\x18\x02 \x01(\rR\x06shards\x12\x1f\n" +
+	"\vshard_bytes\x18\x03 \x01(\rR\n" +
+	"shardBytes\x12\x19\n" +
+	"\blease_ms\x18\x04 \x01(\rR\aleaseMs\"%\n" +
+	"\rAdoptResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"Z\n" +
 	"\fBreakRequest\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -887,7 +1305,7 @@ const file_coordd_peer_v1_peer_proto_rawDesc = "" +
 	"\x04self\x18\x01 \x01(\v2\x14.coordd.peer.v1.NodeR\x04self\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\fR\acluster\x12\x16\n" +
 	"\x06founds\x18\x03 \x01(\bR\x06founds\x12\x14\n" +
-	"\x05reads\x18\x04 \x01(\rR\x05reads\"\xd5\x02\n" +
+	"\x05reads\x18\x04 \x01(\rR\x05reads\"\x94\x03\n" +
 	"\rHelloResponse\x12(\n" +
 	"\x04self\x18\x01 \x01(\v2\x14.coordd.peer.v1.NodeR\x04self\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\fR\acluster\x12\x16\n" +
@@ -900,11 +1318,14 @@ const file_coordd_peer_v1_peer_proto_rawDesc = "" +
 	"\x05peers\x18\t \x03(\v2\x14.coordd.peer.v1.NodeR\x05peers\x12\x12\n" +
 	"\x04term\x18\n" +
 	" \x01(\x04R\x04term\x12\x1a\n" +
-	"\bstranger\x18\v \x01(\bR\bstranger\"g\n" +
+	"\bstranger\x18\v \x01(\bR\bstranger\x12'\n" +
+	"\x0freaches_arbiter\x18\f \x01(\bR\x0ereachesArbiter\x12\x14\n" +
+	"\x05group\x18\r \x01(\fR\x05group\"}\n" +
 	"\vJoinRequest\x12(\n" +
 	"\x04self\x18\x01 \x01(\v2\x14.coordd.peer.v1.NodeR\x04self\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\fR\acluster\x12\x14\n" +
-	"\x05reads\x18\x03 \x01(\rR\x05reads\">\n" +
+	"\x05reads\x18\x03 \x01(\rR\x05reads\x12\x14\n" +
+	"\x05group\x18\x04 \x01(\fR\x05group\">\n" +
 	"\fJoinResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\fR\acluster\x12\x14\n" +
 	"\x05voter\x18\x02 \x01(\bR\x05voter\"q\n" +
@@ -916,14 +1337,17 @@ const file_coordd_peer_v1_peer_proto_rawDesc = "" +
 	"\x0fConfirmResponse\x12\x10\n" +
 	"\x03yes\x18\x01 \x01(\bR\x03yes\x12\x14\n" +
 	"\x05nonce\x18\x02 \x01(\x04R\x05nonce\x12\x12\n" +
-	"\x04term\x18\x03 \x01(\x04R\x04term2\xd7\x03\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term2\xb5\x05\n" +
 	"\x04Peer\x12D\n" +
 	"\x05Hello\x12\x1c.coordd.peer.v1.HelloRequest\x1a\x1d.coordd.peer.v1.HelloResponse\x12A\n" +
 	"\x04Join\x12\x1b.coordd.peer.v1.JoinRequest\x1a\x1c.coordd.peer.v1.JoinResponse\x12J\n" +
 	"\aConfirm\x12\x1e.coordd.peer.v1.ConfirmRequest\x1a\x1f.coordd.peer.v1.ConfirmResponse\x12G\n" +
+	"\x06Pledge\x12\x1d.coordd.peer.v1.PledgeRequest\x1a\x1e.coordd.peer.v1.PledgeResponse\x12G\n" +
 	"\x06Remove\x12\x1d.coordd.peer.v1.RemoveRequest\x1a\x1e.coordd.peer.v1.RemoveResponse\x12k\n" +
 	"\x12TransferLeadership\x12).coordd.peer.v1.TransferLeadershipRequest\x1a*.coordd.peer.v1.TransferLeadershipResponse\x12D\n" +
-	"\x05Break\x12\x1c.coordd.peer.v1.BreakRequest\x1a\x1d.coordd.peer.v1.BreakResponseB>Z<github.com/coordd/coordd/transport/api/coordd/peer/v1;peerv1b\x06proto3"
+	"\x05Break\x12\x1c.coordd.peer.v1.BreakRequest\x1a\x1d.coordd.peer.v1.BreakResponse\x12M\n" +
+	"\bHandOver\x12\x1f.coordd.peer.v1.HandOverRequest\x1a .coordd.peer.v1.HandOverResponse\x12D\n" +
+	"\x05Adopt\x12\x1c.coordd.peer.v1.AdoptRequest\x1a\x1d.coordd.peer.v1.AdoptResponseB>Z<github.com/coordd/coordd/transport/api/coordd/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_coordd_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -937,41 +1361,53 @@ func file_coordd_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_coordd_peer_v1_peer_proto_rawDescData
 }
 
-var file_coordd_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_coordd_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_coordd_peer_v1_peer_proto_goTypes = []any{
-	(*BreakRequest)(nil),               // 0: coordd.peer.v1.BreakRequest
-	(*BreakResponse)(nil),              // 1: coordd.peer.v1.BreakResponse
-	(*RemoveRequest)(nil),              // 2: coordd.peer.v1.RemoveRequest
-	(*RemoveResponse)(nil),             // 3: coordd.peer.v1.RemoveResponse
-	(*TransferLeadershipRequest)(nil),  // 4: coordd.peer.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 5: coordd.peer.v1.TransferLeadershipResponse
-	(*Node)(nil),                       // 6: coordd.peer.v1.Node
-	(*HelloRequest)(nil),               // 7: coordd.peer.v1.HelloRequest
-	(*HelloResponse)(nil),              // 8: coordd.peer.v1.HelloResponse
-	(*JoinRequest)(nil),                // 9: coordd.peer.v1.JoinRequest
-	(*JoinResponse)(nil),               // 10: coordd.peer.v1.JoinResponse
-	(*ConfirmRequest)(nil),             // 11: coordd.peer.v1.ConfirmRequest
-	(*ConfirmResponse)(nil),            // 12: coordd.peer.v1.ConfirmResponse
+	(*PledgeRequest)(nil),              // 0: coordd.peer.v1.PledgeRequest
+	(*PledgeResponse)(nil),             // 1: coordd.peer.v1.PledgeResponse
+	(*HandOverRequest)(nil),            // 2: coordd.peer.v1.HandOverRequest
+	(*HandOverResponse)(nil),           // 3: coordd.peer.v1.HandOverResponse
+	(*AdoptRequest)(nil),               // 4: coordd.peer.v1.AdoptRequest
+	(*AdoptResponse)(nil),              // 5: coordd.peer.v1.AdoptResponse
+	(*BreakRequest)(nil),               // 6: coordd.peer.v1.BreakRequest
+	(*BreakResponse)(nil),              // 7: coordd.peer.v1.BreakResponse
+	(*RemoveRequest)(nil),              // 8: coordd.peer.v1.RemoveRequest
+	(*RemoveResponse)(nil),             // 9: coordd.peer.v1.RemoveResponse
+	(*TransferLeadershipRequest)(nil),  // 10: coordd.peer.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 11: coordd.peer.v1.TransferLeadershipResponse
+	(*Node)(nil),                       // 12: coordd.peer.v1.Node
+	(*HelloRequest)(nil),               // 13: coordd.peer.v1.HelloRequest
+	(*HelloResponse)(nil),              // 14: coordd.peer.v1.HelloResponse
+	(*JoinRequest)(nil),                // 15: coordd.peer.v1.JoinRequest
+	(*JoinResponse)(nil),               // 16: coordd.peer.v1.JoinResponse
+	(*ConfirmRequest)(nil),             // 17: coordd.peer.v1.ConfirmRequest
+	(*ConfirmResponse)(nil),            // 18: coordd.peer.v1.ConfirmResponse
 }
 var file_coordd_peer_v1_peer_proto_depIdxs = []int32{
-	6,  // 0: coordd.peer.v1.HelloRequest.self:type_name -> coordd.peer.v1.Node
-	6,  // 1: coordd.peer.v1.HelloResponse.self:type_name -> coordd.peer.v1.Node
-	6,  // 2: coordd.peer.v1.HelloResponse.peers:type_name -> coordd.peer.v1.Node
-	6,  // 3: coordd.peer.v1.JoinRequest.self:type_name -> coordd.peer.v1.Node
-	7,  // 4: coordd.peer.v1.Peer.Hello:input_type -> coordd.peer.v1.HelloRequest
-	9,  // 5: coordd.peer.v1.Peer.Join:input_type -> coordd.peer.v1.JoinRequest
-	11, // 6: coordd.peer.v1.Peer.Confirm:input_type -> coordd.peer.v1.ConfirmRequest
-	2,  // 7: coordd.peer.v1.Peer.Remove:input_type -> coordd.peer.v1.RemoveRequest
-	4,  // 8: coordd.peer.v1.Peer.TransferLeadership:input_type -> coordd.peer.v1.TransferLeadershipRequest
-	0,  // 9: coordd.peer.v1.Peer.Break:input_type -> coordd.peer.v1.BreakRequest
-	8,  // 10: coordd.peer.v1.Peer.Hello:output_type -> coordd.peer.v1.HelloResponse
-	10, // 11: coordd.peer.v1.Peer.Join:output_type -> coordd.peer.v1.JoinResponse
-	12, // 12: coordd.peer.v1.Peer.Confirm:output_type -> coordd.peer.v1.ConfirmResponse
-	3,  // 13: coordd.peer.v1.Peer.Remove:output_type -> coordd.peer.v1.RemoveResponse
-	5,  // 14: coordd.peer.v1.Peer.TransferLeadership:output_type -> coordd.peer.v1.TransferLeadershipResponse
-	1,  // 15: coordd.peer.v1.Peer.Break:output_type -> coordd.peer.v1.BreakResponse
-	10, // [10:16] is the sub-list for method output_type
-	4,  // [4:10] is the sub-list for method input_type
+	12, // 0: coordd.peer.v1.HelloRequest.self:type_name -> coordd.peer.v1.Node
+	12, // 1: coordd.peer.v1.HelloResponse.self:type_name -> coordd.peer.v1.Node
+	12, // 2: coordd.peer.v1.HelloResponse.peers:type_name -> coordd.peer.v1.Node
+	12, // 3: coordd.peer.v1.JoinRequest.self:type_name -> coordd.peer.v1.Node
+	13, // 4: coordd.peer.v1.Peer.Hello:input_type -> coordd.peer.v1.HelloRequest
+	15, // 5: coordd.peer.v1.Peer.Join:input_type -> coordd.peer.v1.JoinRequest
+	17, // 6: coordd.peer.v1.Peer.Confirm:input_type -> coordd.peer.v1.ConfirmRequest
+	0,  // 7: coordd.peer.v1.Peer.Pledge:input_type -> coordd.peer.v1.PledgeRequest
+	8,  // 8: coordd.peer.v1.Peer.Remove:input_type -> coordd.peer.v1.RemoveRequest
+	10, // 9: coordd.peer.v1.Peer.TransferLeadership:input_type -> coordd.peer.v1.TransferLeadershipRequest
+	6,  // 10: coordd.peer.v1.Peer.Break:input_type -> coordd.peer.v1.BreakRequest
+	2,  // 11: coordd.peer.v1.Peer.HandOver:input_type -> coordd.peer.v1.HandOverRequest
+	4,  // 12: coordd.peer.v1.Peer.Adopt:input_type -> coordd.peer.v1.AdoptRequest
+	14, // 13: coordd.peer.v1.Peer.Hello:output_type -> coordd.peer.v1.HelloResponse
+	16, // 14: coordd.peer.v1.Peer.Join:output_type -> coordd.peer.v1.JoinResponse
+	18, // 15: coordd.peer.v1.Peer.Confirm:output_type -> coordd.peer.v1.ConfirmResponse
+	1,  // 16: coordd.peer.v1.Peer.Pledge:output_type -> coordd.peer.v1.PledgeResponse
+	9,  // 17: coordd.peer.v1.Peer.Remove:output_type -> coordd.peer.v1.RemoveResponse
+	11, // 18: coordd.peer.v1.Peer.TransferLeadership:output_type -> coordd.peer.v1.TransferLeadershipResponse
+	7,  // 19: coordd.peer.v1.Peer.Break:output_type -> coordd.peer.v1.BreakResponse
+	3,  // 20: coordd.peer.v1.Peer.HandOver:output_type -> coordd.peer.v1.HandOverResponse
+	5,  // 21: coordd.peer.v1.Peer.Adopt:output_type -> coordd.peer.v1.AdoptResponse
+	13, // [13:22] is the sub-list for method output_type
+	4,  // [4:13] is the sub-list for method input_type
 	4,  // [4:4] is the sub-list for extension type_name
 	4,  // [4:4] is the sub-list for extension extendee
 	0,  // [0:4] is the sub-list for field type_name
@@ -988,7 +1424,7 @@ func file_coordd_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordd_peer_v1_peer_proto_rawDesc), len(file_coordd_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

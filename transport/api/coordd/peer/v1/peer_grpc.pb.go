@@ -24,9 +24,12 @@ const (
 	Peer_Hello_FullMethodName              = "/coordd.peer.v1.Peer/Hello"
 	Peer_Join_FullMethodName               = "/coordd.peer.v1.Peer/Join"
 	Peer_Confirm_FullMethodName            = "/coordd.peer.v1.Peer/Confirm"
+	Peer_Pledge_FullMethodName             = "/coordd.peer.v1.Peer/Pledge"
 	Peer_Remove_FullMethodName             = "/coordd.peer.v1.Peer/Remove"
 	Peer_TransferLeadership_FullMethodName = "/coordd.peer.v1.Peer/TransferLeadership"
 	Peer_Break_FullMethodName              = "/coordd.peer.v1.Peer/Break"
+	Peer_HandOver_FullMethodName           = "/coordd.peer.v1.Peer/HandOver"
+	Peer_Adopt_FullMethodName              = "/coordd.peer.v1.Peer/Adopt"
 )
 
 // PeerClient is the client API for Peer service.
@@ -39,11 +42,15 @@ type PeerClient interface {
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Confirm is one question of a round of the voters (protocol, N4).
 	Confirm(ctx context.Context, in *ConfirmRequest, opts ...grpc.CallOption) (*ConfirmResponse, error)
-	// Remove, TransferLeadership and Break are an operator's calls, taken by
-	// another member over its Unix socket and passed on to the leader.
+	// Pledge asks a node to start no takeover for a while (protocol, W1).
+	Pledge(ctx context.Context, in *PledgeRequest, opts ...grpc.CallOption) (*PledgeResponse, error)
+	// Remove, TransferLeadership, Break, HandOver and Adopt are an operator's calls,
+	// taken by another member over its Unix socket and passed on to the leader.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
 	TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error)
 	Break(ctx context.Context, in *BreakRequest, opts ...grpc.CallOption) (*BreakResponse, error)
+	HandOver(ctx context.Context, in *HandOverRequest, opts ...grpc.CallOption) (*HandOverResponse, error)
+	Adopt(ctx context.Context, in *AdoptRequest, opts ...grpc.CallOption) (*AdoptResponse, error)
 }
 
 type peerClient struct {
@@ -84,6 +91,16 @@ func (c *peerClient) Confirm(ctx context.Context, in *ConfirmRequest, opts ...gr
 	return out, nil
 }
 
+func (c *peerClient) Pledge(ctx context.Context, in *PledgeRequest, opts ...grpc.CallOption) (*PledgeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PledgeResponse)
+	err := c.cc.Invoke(ctx, Peer_Pledge_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peerClient) Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RemoveResponse)
@@ -114,6 +131,26 @@ func (c *peerClient) Break(ctx context.Context, in *BreakRequest, opts ...grpc.C
 	return out, nil
 }
 
+func (c *peerClient) HandOver(ctx context.Context, in *HandOverRequest, opts ...grpc.CallOption) (*HandOverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HandOverResponse)
+	err := c.cc.Invoke(ctx, Peer_HandOver_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerClient) Adopt(ctx context.Context, in *AdoptRequest, opts ...grpc.CallOption) (*AdoptResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AdoptResponse)
+	err := c.cc.Invoke(ctx, Peer_Adopt_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServer is the server API for Peer service.
 // All implementations must embed UnimplementedPeerServer
 // for forward compatibility.
@@ -124,11 +161,15 @@ type PeerServer interface {
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
 	// Confirm is one question of a round of the voters (protocol, N4).
 	Confirm(context.Context, *ConfirmRequest) (*ConfirmResponse, error)
-	// Remove, TransferLeadership and Break are an operator's calls, taken by
-	// another member over its Unix socket and passed on to the leader.
+	// Pledge asks a node to start no takeover for a while (protocol, W1).
+	Pledge(context.Context, *PledgeRequest) (*PledgeResponse, error)
+	// Remove, TransferLeadership, Break, HandOver and Adopt are an operator's calls,
+	// taken by another member over its Unix socket and passed on to the leader.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
 	TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error)
 	Break(context.Context, *BreakRequest) (*BreakResponse, error)
+	HandOver(context.Context, *HandOverRequest) (*HandOverResponse, error)
+	Adopt(context.Context, *AdoptRequest) (*AdoptResponse, error)
 	mustEmbedUnimplementedPeerServer()
 }
 
@@ -148,6 +189,9 @@ func (UnimplementedPeerServer) Join(context.Context, *JoinRequest) (*JoinRespons
 func (UnimplementedPeerServer) Confirm(context.Context, *ConfirmRequest) (*ConfirmResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Confirm not implemented")
 }
+func (UnimplementedPeerServer) Pledge(context.Context, *PledgeRequest) (*PledgeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Pledge not implemented")
+}
 func (UnimplementedPeerServer) Remove(context.Context, *RemoveRequest) (*RemoveResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Remove not implemented")
 }
@@ -156,6 +200,12 @@ func (UnimplementedPeerServer) TransferLeadership(context.Context, *TransferLead
 }
 func (UnimplementedPeerServer) Break(context.Context, *BreakRequest) (*BreakResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Break not implemented")
+}
+func (UnimplementedPeerServer) HandOver(context.Context, *HandOverRequest) (*HandOverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method HandOver not implemented")
+}
+func (UnimplementedPeerServer) Adopt(context.Context, *AdoptRequest) (*AdoptResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Adopt not implemented")
 }
 func (UnimplementedPeerServer) mustEmbedUnimplementedPeerServer() {}
 func (UnimplementedPeerServer) testEmbeddedByValue()              {}
@@ -232,6 +282,24 @@ func _Peer_Confirm_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_Pledge_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PledgeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).Pledge(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_Pledge_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).Pledge(ctx, req.(*PledgeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Peer_Remove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RemoveRequest)
 	if err := dec(in); err != nil {
@@ -286,6 +354,42 @@ func _Peer_Break_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Peer_HandOver_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HandOverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).HandOver(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_HandOver_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).HandOver(ctx, req.(*HandOverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Peer_Adopt_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AdoptRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServer).Adopt(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Peer_Adopt_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServer).Adopt(ctx, req.(*AdoptRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Peer_ServiceDesc is the grpc.ServiceDesc for Peer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -306,6 +410,10 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Peer_Confirm_Handler,
 		},
 		{
+			MethodName: "Pledge",
+			Handler:    _Peer_Pledge_Handler,
+		},
+		{
 			MethodName: "Remove",
 			Handler:    _Peer_Remove_Handler,
 		},
@@ -316,6 +424,14 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Break",
 			Handler:    _Peer_Break_Handler,
+		},
+		{
+			MethodName: "HandOver",
+			Handler:    _Peer_HandOver_Handler,
+		},
+		{
+			MethodName: "Adopt",
+			Handler:    _Peer_Adopt_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
