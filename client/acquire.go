@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/internal/holder"
 	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
 )
@@ -22,6 +23,8 @@ const (
 	lastWord = 100 * time.Millisecond
 	// longest is the longest wait that is put into a claim as a number.
 	longest = 1000 * time.Hour
+	// graceRest is the longest rest between two claims in the grace after a takeover.
+	graceRest = time.Second
 )
 
 var (
@@ -39,7 +42,7 @@ var (
 // cause, matches leases.ErrHeld (and is a *leases.HeldError) if somebody holds
 // the lease, else it is what the last node that was asked, or looked for, said:
 // one of leases.ErrUnavailable, ErrUnknownOutcome, ErrNotLeader, ErrNoQuorum,
-// ErrWrongCluster. At once it fails with leases.ErrInvalid, leases.ErrExhausted
+// ErrWrongCluster, ErrGrace. At once it fails with leases.ErrInvalid, leases.ErrExhausted
 // and leases.ErrClosed.
 //
 // An Acquire that fails leaves nothing behind: what it may have been granted
@@ -52,7 +55,9 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...LeaseOption) 
 
 // TryAcquire is Acquire without a wait: if somebody holds the lease, this client
 // included, it fails with a *leases.HeldError at once. As long as no node can
-// say that, it goes on trying until ctx ends.
+// say that, it goes on trying until ctx ends. So it does while, after a takeover
+// by the arbiter, nothing is granted anew; an error that matches leases.ErrGrace
+// then says how long that still takes.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...LeaseOption) (*Lease, error) {
 	return c.acquire(ctx, name, false, opts)
 }
@@ -102,6 +107,7 @@ type attempt struct {
 	unsure int             // how many may have been granted, or may yet be
 	place  int             // in the queue, the last one told; 0: in none
 	word   error           // the newest word on why there is no lease
+	fresh  clock.Instant   // when fresh grants begin, where word tells of a grace
 }
 
 // run returns nil once the lease is held. Else it leaves nothing behind.
@@ -117,6 +123,7 @@ func (a *attempt) run(ctx context.Context) error {
 	defer end()
 	a.ctx = copies
 	for tries := 0; ctx.Err() == nil; {
+		rest := patience(a.lease.claim.TTL)
 		s, err := c.conversation.with(ctx)
 		if err == nil {
 			a.send(ctx, s)
@@ -130,6 +137,8 @@ func (a *attempt) run(ctx context.Context) error {
 		case errors.Is(err, errQuiet):
 			tries = 0
 			continue
+		case errors.Is(err, leases.ErrGrace):
+			rest = a.grace(err)
 		case errors.Is(err, leases.ErrHeld) && a.queue: // the wait that was asked for is over
 			tries = 0
 		case errors.Is(err, errAttemptOver), certain(err):
@@ -139,7 +148,7 @@ func (a *attempt) run(ctx context.Context) error {
 			a.word = err
 		}
 		tries++
-		sleep(ctx, c.clock, backoff(tries, patience(a.lease.claim.TTL)))
+		sleep(ctx, c.clock, backoff(tries, rest))
 	}
 	return a.quit(a.failure(ctx))
 }
@@ -259,9 +268,26 @@ func (a *attempt) answered(ctx context.Context, r answer) error {
 	return r.err
 }
 
+// grace notes how long nothing is granted anew, and returns the longest rest before
+// the next claim.
+func (a *attempt) grace(err error) time.Duration {
+	var left time.Duration
+	var grace *leases.GraceError
+	if errors.As(err, &grace) {
+		left = grace.FreshIn
+	}
+	a.fresh = a.lease.client.clock.Now().Add(left)
+	return min(max(left, backoffBase), graceRest)
+}
+
+// inGrace reports whether the newest word is of a grace that is not over yet.
+func (a *attempt) inGrace() bool {
+	return errors.Is(a.word, leases.ErrGrace) && a.lease.client.clock.Now().Before(a.fresh)
+}
+
 // stands takes the place in the queue.
 func (a *attempt) stands(place int) {
-	if !errors.Is(a.word, leases.ErrHeld) {
+	if !errors.Is(a.word, leases.ErrHeld) && !a.inGrace() {
 		a.word = &leases.HeldError{Name: a.lease.Name(), Waiters: place}
 	}
 	if place != a.place && a.onQueued != nil {
@@ -273,22 +299,22 @@ func (a *attempt) stands(place int) {
 // granted takes a grant, and waits until it is believed in or over.
 func (a *attempt) granted(ctx context.Context, g leases.Grant) error {
 	l := a.lease
-	l.step(func(h *holder, now clock.Instant) verdict {
-		l.loose = a.unsure > 0
-		v := h.granted(g, now)
+	l.step(func(h *holder.Holder, now clock.Instant) holder.Verdict {
+		l.loose, l.acquiredAt = a.unsure > 0, g.AcquiredAt
+		v := h.Granted(g, now)
 		switch v {
-		case believe:
-			l.client.renewer.keep(l, h.since.Add(period(h.ttl)))
-		case send:
+		case holder.Believe:
+			l.client.renewer.keep(l, h.Since().Add(period(l.claim.TTL)))
+		case holder.Send:
 			l.client.renewer.keep(l, now)
 		}
 		return v
 	})
 	for {
 		switch stage, why := l.stage(); stage {
-		case held:
+		case holder.Held:
 			return nil
-		case over:
+		case holder.Over:
 			return fmt.Errorf("%w: its grant was not confirmed: %w", errAttemptOver, why)
 		}
 		select {
@@ -305,8 +331,12 @@ func (a *attempt) failure(ctx context.Context) error {
 	if errors.Is(cause, leases.ErrClosed) {
 		return cause
 	}
-	if a.word == nil {
+	var grace *leases.GraceError
+	switch {
+	case a.word == nil:
 		a.word = fmt.Errorf("%w: no answer yet", leases.ErrUnknownOutcome)
+	case errors.As(a.word, &grace):
+		a.word = &leases.GraceError{Epoch: grace.Epoch, FreshIn: max(0, a.fresh.Sub(a.lease.client.clock.Now()))}
 	}
 	return fmt.Errorf("acquire lease %q: %w: %w", a.lease.Name(), a.word, cause)
 }

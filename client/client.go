@@ -13,7 +13,8 @@
 // A lease is believed in for as long as its holder's own clock says, counted
 // from before the request that was granted; so it ends in time with no network
 // at all. No answer, "unavailable" and a lost connection are never a loss: the
-// client looks for another node and goes on. What lies beyond that, such as a
+// client looks for another node and goes on, and after a takeover by the arbiter,
+// which may know nothing of the lease, it reclaims it. What lies beyond that, such as a
 // process that is paused between a look at the clock and a write, only the
 // fencing token can stop: pass it to the store and let the store refuse an
 // older one.
@@ -33,6 +34,7 @@ import (
 	"time"
 
 	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/internal/holder"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/transport"
 )
@@ -96,7 +98,7 @@ func newClient(b leases.Backend, o options) *Client {
 	c.waits, c.endWait = context.WithCancelCause(c.ctx)
 	c.conversation = newConversation(c, b)
 	c.renewer = newRenewer(c)
-	c.deadlines = newWatcher(c.clock, func(l *Lease) { l.step((*holder).lapse) }) // which looks whether it is so
+	c.deadlines = newWatcher(c.clock, func(l *Lease) { l.step((*holder.Holder).Lapse) }) // which looks whether it is so
 	c.silences = newWatcher(c.clock, func(l *Lease) { l.post(func(in *inbox) { in.silent = true }) })
 	return c
 }
@@ -210,14 +212,14 @@ func (c *Client) hear(e leases.Event) {
 		if !errors.Is(e.Err, leases.ErrNotHeld) {
 			return // only a certain refusal is a loss
 		}
-		c.tell(news(e.Held, e.Err, (*holder).gone))
+		c.tell(news(e.Held, e.Err, (*holder.Holder).Gone))
 	case leases.Breaking:
 		broken := &leases.NotHeldError{Name: e.Held.Name, Token: e.Held.Token, Why: leases.WhyBroken}
-		c.tell(news(e.Held, broken, (*holder).refused))
+		c.tell(news(e.Held, broken, (*holder.Holder).Refused))
 	}
 }
 
-func (c *Client) tell(event func(*holder, clock.Instant) verdict) {
+func (c *Client) tell(event func(*holder.Holder, clock.Instant) holder.Verdict) {
 	for _, l := range c.all() {
 		l.step(event)
 	}

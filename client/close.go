@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/internal/holder"
 	"github.com/coordd/coordd/leases"
 )
 
@@ -80,18 +81,18 @@ func (l *Lease) left() error {
 	defer l.mu.Unlock()
 	why := "its release is not answered"
 	switch {
-	case (l.holder.stage == held || l.holder.owed) && !l.releasing:
+	case (l.holder.Stage() == holder.Held || l.holder.Owed()) && !l.releasing:
 		why = "its work has not ended"
-	case l.holder.deadline == 0:
+	case l.holder.Deadline() == 0:
 		why = "its withdrawal is not answered"
 	}
-	return fmt.Errorf("lease %q, token %v, lapses within %v: %s", l.Name(), l.holder.token, leases.Stretch(l.claim.TTL), why)
+	return fmt.Errorf("lease %q, token %v, lapses within %v: %s", l.Name(), l.holder.Token(), leases.Stretch(l.claim.TTL), why)
 }
 
 // shut stops everything.
 func (c *Client) shut() {
 	for _, l := range c.all() {
-		l.step(func(h *holder, _ clock.Instant) verdict { return h.abandon(errClosed) })
+		l.step(func(h *holder.Holder, _ clock.Instant) holder.Verdict { return h.Abandon(errClosed) })
 	}
 	c.mu.Lock()
 	c.stopped = true

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coordd/coordd/internal/holder"
 	"github.com/coordd/coordd/leases"
 )
 
@@ -127,7 +128,7 @@ func TestCloseNamesWhatIsLeft(t *testing.T) {
 		if again := a.Close(t.Context()); again != err {
 			t.Errorf("another Close: got %v, want the same error", again)
 		}
-		if endless.Err() == nil || endless.holder.stage != over {
+		if endless.Err() == nil || endless.holder.Stage() != holder.Over {
 			t.Error("the lease is not over, though nobody renews it")
 		}
 		before := len(c.calls)

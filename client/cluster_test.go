@@ -25,13 +25,15 @@ type cluster struct {
 	held    map[string]*grant
 	queues  map[string][]*waiter
 	gone    map[leases.ID]bool // withdrawn attempts
-	last    uint32             // counter of the newest token
+	epoch   uint32
+	last    uint32             // counter of the epoch's newest token
 	links   map[*link]bool     // those that are open
 	calls   []call             // all that were made, in order
 	counts  map[string]int     // of them, by op
 	opened  int                // tries
 	grants  int
 	expired int
+	arbiter arbiter
 
 	revision uint64
 	changes  []leases.Change // that are remembered, the oldest first
@@ -50,15 +52,16 @@ type cluster struct {
 
 // call is one request that a client made.
 type call struct {
-	op      string // acquire, withdraw, renew, release, transfer, get, list, queue, watch
-	name    string // the first one's of a renewal
+	op      string // acquire, withdraw, renew, reclaim, release, transfer, get, list, queue, watch
+	name    string // the first one's of a renewal or reclaim
 	attempt leases.ID
 	token   tokens.Token
 	wait    time.Duration
 	from    leases.Position
 	link    int // the number of the conversation, from 1; 0: it needs none
 	n       int // how many of that op there were, this one included
-	size    int // leases in a renewal
+	size    int // leases in a renewal or reclaim
+	epoch   uint32 // of a reclaim
 	at      time.Time
 }
 
@@ -69,7 +72,7 @@ type fault struct {
 	mute   bool          // its answer never arrives
 	slow   time.Duration // its answer arrives so much later
 	err    error         // it is answered with that, and not carried out
-	each   error         // of a renewal: every lease is answered with that, and not renewed
+	each   error         // of a renewal or reclaim: every lease is answered with that, and not renewed
 	closed bool          // the conversation breaks when it would be answered
 }
 
@@ -115,6 +118,7 @@ func newCluster() *cluster {
 		gone:     map[leases.ID]bool{},
 		links:    map[*link]bool{},
 		counts:   map[string]int{},
+		epoch:    1,
 		pageSize: leases.MaxPage,
 		passed:   map[tokens.Token]tokens.Token{},
 		more:     make(chan struct{}),
@@ -271,6 +275,18 @@ func (l *link) Renew(ctx context.Context, held []leases.Held) ([]error, error) {
 	return r.errs, r.err
 }
 
+func (l *link) Reclaim(ctx context.Context, epoch uint32, held []leases.Claimed) ([]error, error) {
+	k := call{op: "reclaim", epoch: epoch, size: len(held), name: held[0].Name, token: held[0].Token}
+	r := l.do(ctx, k, func() reply {
+		errs := make([]error, len(held))
+		for i, h := range held {
+			errs[i] = l.cluster.reclaim(l.session, epoch, h)
+		}
+		return reply{errs: errs}
+	})
+	return r.errs, r.err
+}
+
 func (l *link) Release(ctx context.Context, h leases.Held) error {
 	return l.do(ctx, call{op: "release", name: h.Name, token: h.Token}, func() reply {
 		return reply{err: l.cluster.release(l.session, h)}
@@ -308,7 +324,7 @@ func (c *cluster) acquire(l *link, claim leases.Claim) reply {
 			return <-w.answer
 		}
 		c.queues[claim.Name] = slices.Delete(c.queues[claim.Name], i, i+1)
-		return reply{err: c.heldBy(claim.Name)}
+		return reply{err: c.refusal(claim.Name)}
 	}
 }
 
@@ -322,10 +338,10 @@ func (c *cluster) claim(l *link, claim leases.Claim) (*waiter, reply) {
 		return nil, reply{err: &leases.NotHeldError{Name: claim.Name, Why: leases.WhyWithdrawn}}
 	case g != nil && g.Attempt == claim.Attempt && g.session == l.session:
 		return nil, reply{grant: leases.Grant{Token: g.token, Waited: g.waited}}
-	case g == nil && len(q) == 0:
+	case g == nil && len(q) == 0 && c.grace() == 0:
 		return nil, reply{grant: c.grant(l.session, claim, false)}
 	case claim.Wait == 0:
-		return nil, reply{err: c.heldBy(claim.Name)}
+		return nil, reply{err: c.refusal(claim.Name)}
 	}
 	if !c.links[l] {
 		return nil, reply{err: leases.ErrUnavailable}
@@ -343,9 +359,14 @@ func (c *cluster) claim(l *link, claim leases.Claim) (*waiter, reply) {
 	return w, reply{}
 }
 
-func (c *cluster) heldBy(name string) error {
+// refusal says why a name is not granted. It is called with mu held.
+func (c *cluster) refusal(name string) error {
+	g := c.held[name]
+	if g == nil && c.grace() > 0 {
+		return c.graceError()
+	}
 	e := &leases.HeldError{Name: name, Waiters: len(c.queues[name])}
-	if g := c.held[name]; g != nil {
+	if g != nil {
 		e.By = g.Owner
 	}
 	return e
@@ -355,14 +376,15 @@ func (c *cluster) heldBy(name string) error {
 func (c *cluster) grant(session leases.ID, claim leases.Claim, waited bool) leases.Grant {
 	g := c.insert(session, claim, waited)
 	c.record(g, leases.Change{Kind: leases.ChangeGranted, Token: g.token})
-	return leases.Grant{Token: g.token, Waited: waited}
+	return leases.Grant{Token: g.token, AcquiredAt: g.at, Waited: waited}
 }
 
 // insert is grant without a change. It is called with mu held.
 func (c *cluster) insert(session leases.ID, claim leases.Claim, waited bool) *grant {
 	c.last++
 	c.grants++
-	g := &grant{Claim: claim, session: session, token: tokens.New(1, c.last), waited: waited, at: time.Now()}
+	c.arbiter.closed = true
+	g := &grant{Claim: claim, session: session, token: tokens.New(c.epoch, c.last), waited: waited, at: time.Now()}
 	c.held[claim.Name] = g
 	life := claim.TTL
 	if waited {
@@ -396,9 +418,14 @@ func (c *cluster) end(g *grant, kind leases.ChangeKind) {
 	g.timer.Stop()
 	delete(c.held, g.Name)
 	c.record(g, leases.Change{Kind: kind, Token: g.token, Free: true})
-	if q := c.queues[g.Name]; len(q) > 0 {
+	c.next(g.Name)
+}
+
+// next lets the next in turn have a name that is free. It is called with mu held.
+func (c *cluster) next(name string) {
+	if q := c.queues[name]; len(q) > 0 && c.grace() == 0 {
 		w := q[0]
-		c.queues[g.Name] = slices.Delete(q, 0, 1)
+		c.queues[name] = slices.Delete(q, 0, 1)
 		w.answer <- reply{grant: c.grant(w.link.session, w.Claim, true)}
 	}
 }
@@ -420,6 +447,9 @@ func (c *cluster) renew(session leases.ID, h leases.Held) error {
 	defer c.mu.Unlock()
 	g, err := c.find(session, h)
 	if err != nil {
+		if c.lost(h) {
+			return c.graceError()
+		}
 		return err
 	}
 	if g.broken {
@@ -435,6 +465,9 @@ func (c *cluster) release(session leases.ID, h leases.Held) error {
 	defer c.mu.Unlock()
 	g, err := c.find(session, h)
 	if err != nil {
+		if c.lost(h) {
+			return nil
+		}
 		return err
 	}
 	c.free(g)
@@ -446,11 +479,14 @@ func (c *cluster) transfer(session leases.ID, h leases.Held, to leases.ID) (bool
 	defer c.mu.Unlock()
 	g, err := c.find(session, h)
 	if err != nil {
+		if c.lost(h) {
+			return false, nil
+		}
 		return false, err
 	}
 	q := c.queues[h.Name]
 	i := slices.IndexFunc(q, func(w *waiter) bool { return w.Attempt == to })
-	if i < 0 {
+	if i < 0 || c.grace() > 0 {
 		c.free(g)
 		return false, nil
 	}

@@ -45,7 +45,7 @@ func backoff(n int, limit time.Duration) time.Duration {
 // certain reports whether err answers a request, rather than saying that
 // nothing is known.
 func certain(err error) bool {
-	return final(err) || !errors.Is(err, leases.ErrUnknownOutcome) && matches(err, leases.ErrHeld, leases.ErrExhausted)
+	return final(err) || !errors.Is(err, leases.ErrUnknownOutcome) && matches(err, leases.ErrHeld, leases.ErrExhausted, leases.ErrGrace)
 }
 
 // final reports whether err answers a request for good: a repeat would be

@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/internal/holder"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/tokens"
 )
@@ -24,14 +26,15 @@ type Lease struct {
 
 	// mu guards what follows. Whether an answer counts is decided under it, and
 	// so is the end of the lease before a Withdraw, Release or Transfer is sent.
-	mu        sync.Mutex
-	holder    holder
-	inbox     inbox // of its attempt
-	loose     bool  // of a lease that is held: some copy of its claim was not answered
-	releasing bool
-	ctx       context.Context // nil until it is asked for
-	cancel    context.CancelCauseFunc
-	cause     error // of ctx's end, asked for or not
+	mu         sync.Mutex
+	holder     holder.Holder
+	acquiredAt time.Time // as the grant told it, for people
+	inbox      inbox     // of its attempt
+	loose      bool      // of a lease that is held: some copy of its claim was not answered
+	releasing  bool
+	ctx        context.Context // nil until it is asked for
+	cancel     context.CancelCauseFunc
+	cause      error // of ctx's end, asked for or not
 
 	// Each is guarded by its watcher, or the renewer.
 	lapse   turn
@@ -58,7 +61,7 @@ func newLease(values context.Context, c *Client, claim leases.Claim) *Lease {
 		wake:    make(chan struct{}, 1),
 		renewed: make(chan struct{}, 1),
 		settled: make(chan struct{}),
-		holder:  holder{name: claim.Name, ttl: claim.TTL, rules: c.rules},
+		holder:  holder.New(claim.Name, claim.TTL, c.rules),
 	}
 	l.lapse.lease, l.silence.lease, l.renewal.lease = l, l, l
 	return l
@@ -68,11 +71,11 @@ func newLease(values context.Context, c *Client, claim leases.Claim) *Lease {
 func (l *Lease) Name() string { return l.claim.Name }
 
 // Token is the fencing token. It is the same as long as the lease is held, also
-// across changes of the cluster's leader.
+// across changes of the cluster's leader, and takeovers by its arbiter.
 func (l *Lease) Token() tokens.Token {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.holder.token
+	return l.holder.Token()
 }
 
 // Deadline is the instant, of the client's clock, at which the lease is no
@@ -80,7 +83,7 @@ func (l *Lease) Token() tokens.Token {
 func (l *Lease) Deadline() clock.Instant {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.holder.deadline
+	return l.holder.Deadline()
 }
 
 // Renewed has a value whenever the deadline has moved since the last receive;
@@ -127,24 +130,25 @@ func (l *Lease) Done() <-chan struct{} { return l.Context().Done() }
 // Err is nil until Context has ended, and then its cause. It reads the clock:
 // it is not nil after the deadline even if Done has not been closed yet.
 func (l *Lease) Err() error {
-	l.step((*holder).lapse)
+	l.step((*holder.Holder).Lapse)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cause
 }
 
 // step lets an event happen and does what the holder then asks for; a renewal
-// is the caller's to send.
-func (l *Lease) step(event func(*holder, clock.Instant) verdict) verdict {
+// or reclaim is the caller's to send.
+func (l *Lease) step(event func(*holder.Holder, clock.Instant) holder.Verdict) holder.Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := event(&l.holder, l.client.clock.Now())
 	switch v {
-	case believe:
+	case holder.Believe:
+		l.client.naive.believed(l)
 		l.arm()
-	case end:
+	case holder.End:
 		l.finish()
-	case settle:
+	case holder.Settle:
 		l.settle()
 	}
 	return v
@@ -152,7 +156,7 @@ func (l *Lease) step(event func(*holder, clock.Instant) verdict) verdict {
 
 // arm sets a new deadline. It is called with mu held.
 func (l *Lease) arm() {
-	l.client.deadlines.watch(&l.lapse, l.holder.deadline)
+	l.client.deadlines.watch(&l.lapse, l.holder.Deadline())
 	signal(l.wake)
 	signal(l.renewed)
 }
@@ -160,9 +164,9 @@ func (l *Lease) arm() {
 // finish does what the end of the lease asks for. It is called with mu held.
 func (l *Lease) finish() {
 	signal(l.wake)
-	l.end(l.holder.why)
+	l.end(l.holder.Why())
 	l.client.renewer.drop(l)
-	if !l.holder.owed {
+	if !l.holder.Owed() {
 		l.settle()
 	}
 }
@@ -171,7 +175,7 @@ func (l *Lease) finish() {
 // of an attempt that was never believed in is the attempt's. It is called with
 // mu held.
 func (l *Lease) settle() {
-	if l.holder.deadline == 0 {
+	if l.holder.Deadline() == 0 {
 		return
 	}
 	l.client.deadlines.forget(&l.lapse)
@@ -182,35 +186,42 @@ func (l *Lease) settle() {
 
 // attempted notes that a copy of the claim is about to be sent, and when.
 func (l *Lease) attempted() (sent clock.Instant) {
-	l.step(func(h *holder, now clock.Instant) verdict {
+	l.step(func(h *holder.Holder, now clock.Instant) holder.Verdict {
 		sent = now
 		l.inbox.place, l.inbox.silent = 0, false // of an earlier copy
-		return h.attempted(now)
+		return h.Attempted(now)
 	})
 	return sent
 }
 
-// unanswered notes that nothing is known of a renewal.
+// unanswered notes that nothing is known of a renewal or a reclaim.
 func (l *Lease) unanswered(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.holder.unanswered(err)
+	l.holder.Unanswered(err)
 }
 
 // news returns the event of what the cluster tells of a lease without having
 // been asked, for the holder that it is about.
-func news(of leases.Held, err error, event func(*holder, error, clock.Instant) verdict) func(*holder, clock.Instant) verdict {
-	return func(h *holder, now clock.Instant) verdict {
-		if h.name != of.Name || h.token != of.Token {
-			return ignore
+func news(of leases.Held, err error, event func(*holder.Holder, error, clock.Instant) holder.Verdict) func(*holder.Holder, clock.Instant) holder.Verdict {
+	return func(h *holder.Holder, now clock.Instant) holder.Verdict {
+		if h.Held() != of {
+			return holder.Ignore
 		}
 		return event(h, err, now)
 	}
 }
 
 // stage is how far it has come and, once it is over, why.
-func (l *Lease) stage() (stage, error) {
+func (l *Lease) stage() (holder.Stage, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.holder.stage, l.holder.why
+	return l.holder.Stage(), l.holder.Why()
+}
+
+// claimed is the lease as it is presented to be reclaimed.
+func (l *Lease) claimed() leases.Claimed {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return leases.Claimed{Held: l.holder.Held(), TTL: l.claim.TTL, Owner: l.claim.Owner, Attributes: l.claim.Attributes, AcquiredAt: l.acquiredAt}
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"sync"
 
 	"github.com/coordd/coordd/internal/rules"
@@ -63,4 +64,12 @@ func (n *naive) released(l *Lease) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.unreleased, l.Name())
+}
+
+// believed lets a lease that had lapsed be relied on again. It is called with l's
+// mutex held.
+func (n *naive) believed(l *Lease) {
+	if !n.rules.On(rules.LateAnswer) && errors.Is(l.cause, leases.ErrExpired) {
+		l.ctx, l.cause = nil, nil
+	}
 }

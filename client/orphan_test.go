@@ -74,17 +74,24 @@ func TestNoOrphans(t *testing.T) {
 }
 
 // Clients that wait, try, keep, pass on and abandon, over a network that delays,
-// loses and breaks, under leaders that change and operators that break leases,
-// never hold one lease two at a time.
+// loses and breaks, under leaders that change, an arbiter that takes over and
+// operators that break leases, never hold one lease two at a time.
 func TestChaos(t *testing.T) {
 	first, seeds := rand.Uint64N(1<<32), uint64(20)
 	if testing.Short() {
 		seeds = 3
 	}
+	reclaimed := 0
 	for seed := first; seed < first+seeds; seed++ {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, c *cluster) { chaos(t, c, seed) })
+			inBubble(t, func(t *testing.T, c *cluster) {
+				chaos(t, c, seed)
+				reclaimed += len(c.made("reclaim"))
+			})
 		})
+	}
+	if reclaimed < int(seeds) {
+		t.Errorf("%d reclaims in %d runs, want one in each or more for the test to mean anything", reclaimed, seeds)
 	}
 }
 
@@ -113,7 +120,7 @@ func chaos(t *testing.T, c *cluster, seed uint64) {
 		}
 		return f
 	})
-	end := time.Now().Add(2 * time.Minute)
+	end := time.Now().Add(3 * time.Minute)
 	names := []string{"x", "y"}
 	believers := map[string]*belief{"x": {}, "y": {}}
 	var clients, workers sync.WaitGroup
@@ -157,7 +164,7 @@ func chaos(t *testing.T, c *cluster, seed uint64) {
 		if random(2) == 0 {
 			c.breakLease(names[random(2)], random(2) == 0)
 		} else {
-			c.changeLeader()
+			c.changeAuthority(random(2) == 0)
 		}
 	}
 	clients.Wait()

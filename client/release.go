@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/internal/holder"
 	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
 )
@@ -70,19 +71,19 @@ func (l *Lease) release(heir leases.ID) (request, error) {
 	if l.releasing {
 		return nil, nil
 	}
-	before := l.holder.stage
-	l.releasing = l.holder.release(l.client.clock.Now())
-	if l.holder.stage == over {
-		if before != over {
+	before := l.holder.Stage()
+	l.releasing = l.holder.Release(l.client.clock.Now())
+	if l.holder.Stage() == holder.Over {
+		if before != holder.Over {
 			l.finish()
 		} else {
 			l.settle()
 		}
 	}
 	if !l.releasing {
-		err := l.holder.why
+		err := l.holder.Why()
 		if errors.Is(err, leases.ErrExpired) {
-			err = fmt.Errorf("%w: %w", &leases.NotHeldError{Name: l.Name(), Token: l.holder.token, Why: leases.WhyExpired}, err)
+			err = fmt.Errorf("%w: %w", &leases.NotHeldError{Name: l.Name(), Token: l.holder.Token(), Why: leases.WhyExpired}, err)
 		}
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func (l *Lease) release(heir leases.ID) (request, error) {
 func (l *Lease) released(err error) {
 	if !l.client.rules.On(rules.AttemptOver) {
 		l.client.naive.released(l)
-		l.step(func(h *holder, _ clock.Instant) verdict { return h.released() })
+		l.step(func(h *holder.Holder, _ clock.Instant) holder.Verdict { return h.Released() })
 	}
 	switch {
 	case errors.Is(err, leases.ErrNotHeld):
@@ -108,7 +109,7 @@ func (l *Lease) released(err error) {
 // ifBroken adds to what became of the release that the lease was broken before.
 func (l *Lease) ifBroken(err error) error {
 	l.mu.Lock()
-	why := l.holder.why
+	why := l.holder.Why()
 	l.mu.Unlock()
 	switch {
 	case !errors.Is(why, leases.ErrLost):
@@ -125,7 +126,7 @@ func (l *Lease) ifBroken(err error) error {
 // and be granted anew, so then the attempt is withdrawn too. It is called with
 // mu held.
 func (l *Lease) sendRelease(heir leases.ID) request {
-	h, loose := leases.Held{Name: l.Name(), Token: l.holder.token}, l.loose
+	h, loose := l.holder.Held(), l.loose
 	maybe, done := false, false // an earlier copy may have been, was carried out
 	return func(ctx context.Context, s leases.Session) error {
 		if !done {
@@ -161,14 +162,14 @@ func (l *Lease) sendRelease(heir leases.ID) request {
 func (l *Lease) withdraw(loose bool) (held, sent bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before, owed := l.holder.stage, l.holder.owed
-	if !l.holder.withdraw(errWithdrawn) {
+	before, owed := l.holder.Stage(), l.holder.Owed()
+	if !l.holder.Withdraw(errWithdrawn) {
 		return true, false
 	}
-	if before != l.holder.stage {
+	if before != l.holder.Stage() {
 		l.finish()
 	}
-	if !loose && before != confirming && !owed {
+	if !loose && before != holder.Confirming && !owed {
 		l.client.settle(l, nil)
 		return false, false
 	}

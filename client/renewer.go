@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/internal/holder"
 	"github.com/coordd/coordd/leases"
 )
 
@@ -17,12 +18,14 @@ import (
 const maxBatch = 1024
 
 // renewer sends the renewals of all of a client's leases, those due at about
-// the same time in one request. A request without an answer holds up no other.
+// the same time in one request, and reclaims them after a takeover. A request
+// without an answer holds up no other.
 type renewer struct {
 	client *Client
 
-	mu  sync.Mutex // guards what follows; nothing is called with it held. It may be taken under a lease's
-	due agenda     // those that are not being asked for
+	mu    sync.Mutex // guards what follows; nothing is called with it held. It may be taken under a lease's
+	due   agenda     // those that are not being asked for
+	epoch uint32     // of the last takeover that was noticed
 }
 
 // renewal is a lease's next renewal.
@@ -88,11 +91,27 @@ func (r *renewer) take(now clock.Instant) (batch []*Lease) {
 	return batch
 }
 
-// renew makes one request for a batch.
+// renew renews a batch, and reclaims at once what a takeover calls for.
 func (r *renewer) renew(batch []*Lease) {
+	todo := []round{{leases: batch}}
+	for len(todo) > 0 {
+		next := todo[0]
+		todo = append(todo[1:], r.ask(next)...)
+	}
+}
+
+// round is one request for a batch: the leases are renewed or, in an epoch other
+// than zero, reclaimed.
+type round struct {
+	epoch  uint32
+	leases []*Lease
+}
+
+// ask makes the request, passes the answers on and returns what is to be reclaimed.
+func (r *renewer) ask(n round) []round {
 	c := r.client
-	first, last := batch[0].claim.TTL, batch[0].claim.TTL
-	for _, l := range batch {
+	first, last := n.leases[0].claim.TTL, n.leases[0].claim.TTL
+	for _, l := range n.leases {
 		first, last = min(first, l.claim.TTL), max(last, l.claim.TTL)
 	}
 	// After the longest TTL only what is not yet believed in is still there.
@@ -103,58 +122,139 @@ func (r *renewer) renew(batch []*Lease) {
 	var answers []error
 	err := c.conversation.ask(ctx, patience(first), func(ctx context.Context, s leases.Session) error {
 		sent = c.clock.Now() // before the sending, and after any search for a node
-		var held []leases.Held
-		asked, held = r.ready(batch)
-		if len(held) == 0 {
+		if asked = r.ready(n); len(asked) == 0 {
 			return nil
 		}
 		var err error
-		if answers, err = s.Renew(ctx, held); err == nil && len(answers) != len(held) {
-			err = &leases.UnavailableError{Reason: fmt.Sprintf("%d leases were renewed with %d answers", len(held), len(answers))}
+		if answers, err = n.send(ctx, s, asked); err != nil {
+			answers = nil
+			return err
 		}
-		return err
+		return nothingKnown(answers)
 	})
-	if err != nil {
-		for _, l := range batch {
-			l.unanswered(err)
+	if len(answers) == 0 && err != nil {
+		for _, l := range n.leases {
+			r.unanswered(l, err)
+		}
+		return nil
+	}
+	return r.answer(n.epoch, sent, asked, answers)
+}
+
+// ready returns the leases that may be asked for now. What has ended meanwhile has
+// no turn any more.
+func (r *renewer) ready(n round) (asked []*Lease) {
+	for _, l := range n.leases {
+		event, want := (*holder.Holder).Renew, holder.Send
+		if n.epoch != 0 {
+			event, want = reclaim(n.epoch), holder.SendReclaim
+		}
+		if l.step(event) == want {
+			asked = append(asked, l)
+		} else {
 			r.again(l)
 		}
+	}
+	return asked
+}
+
+// reclaim is the event that a takeover calls for.
+func reclaim(epoch uint32) func(*holder.Holder, clock.Instant) holder.Verdict {
+	return func(h *holder.Holder, now clock.Instant) holder.Verdict { return h.Reclaim(epoch, now) }
+}
+
+// send returns one answer for each lease.
+func (n round) send(ctx context.Context, s leases.Session, asked []*Lease) (answers []error, err error) {
+	if n.epoch == 0 {
+		held := make([]leases.Held, len(asked))
+		for i, l := range asked {
+			held[i] = leases.Held{Name: l.Name(), Token: l.Token()}
+		}
+		answers, err = s.Renew(ctx, held)
+	} else {
+		claimed := make([]leases.Claimed, len(asked))
+		for i, l := range asked {
+			claimed[i] = l.claimed()
+		}
+		answers, err = s.Reclaim(ctx, n.epoch, claimed)
+	}
+	if err == nil && len(answers) != len(asked) {
+		err = &leases.UnavailableError{Reason: fmt.Sprintf("%d leases were renewed or reclaimed with %d answers", len(asked), len(answers))}
+	}
+	return answers, err
+}
+
+// nothingKnown returns the first of the answers if none of them says anything: a
+// node that is cut off from the arbiter answers for each lease that nothing is known.
+func nothingKnown(answers []error) error {
+	if slices.ContainsFunc(answers, certain) {
+		return nil
+	}
+	return answers[0]
+}
+
+// answer passes the answers on and returns what is to be reclaimed: that in each
+// epoch in one round, mostly one.
+func (r *renewer) answer(epoch uint32, sent clock.Instant, asked []*Lease, answers []error) (todo []round) {
+	lost := map[uint32][]*Lease{}
+	for i, l := range asked {
+		err := answers[i]
+		switch {
+		case err == nil:
+			r.renewed(l, sent)
+		case errors.Is(err, leases.ErrNotHeld):
+			l.step(func(h *holder.Holder, now clock.Instant) holder.Verdict { return h.Refused(err, now) })
+		default:
+			if later := l.lostIn(err, epoch); later != 0 {
+				lost[later] = append(lost[later], l)
+			} else {
+				r.unanswered(l, err)
+			}
+		}
+	}
+	for epoch, all := range lost {
+		n := round{epoch, all}
+		r.notice(n)
+		todo = append(todo, n)
+	}
+	return todo
+}
+
+// lostIn returns the epoch, after the one that was asked in, in which err says that
+// l is to be reclaimed; 0: in none, or that cannot be any more.
+func (l *Lease) lostIn(err error, asked uint32) uint32 {
+	var grace *leases.GraceError
+	if !errors.As(err, &grace) || grace.Epoch <= asked || l.step(reclaim(grace.Epoch)) != holder.SendReclaim {
+		return 0
+	}
+	return grace.Epoch
+}
+
+// notice tells of a takeover, once.
+func (r *renewer) notice(n round) {
+	r.mu.Lock()
+	news := n.epoch > r.epoch
+	r.epoch = max(r.epoch, n.epoch)
+	r.mu.Unlock()
+	if news {
+		r.client.log.Info("the arbiter has taken over: reclaiming leases", "epoch", n.epoch, "leases", len(n.leases))
+	}
+}
+
+// renewed takes a positive answer to what was sent at sent.
+func (r *renewer) renewed(l *Lease, sent clock.Instant) {
+	v := l.step(func(h *holder.Holder, now clock.Instant) holder.Verdict { return h.Renewed(sent, now) })
+	if v == holder.Send {
+		r.again(l) // an answer that came too late to count
 		return
 	}
-	for i, l := range asked {
-		r.answer(l, sent, answers[i])
-	}
+	r.next(l, sent)
 }
 
-// ready returns the leases of batch that may be renewed, and drops the others.
-func (r *renewer) ready(batch []*Lease) (asked []*Lease, held []leases.Held) {
-	for _, l := range batch {
-		if l.step((*holder).renew) != send {
-			r.drop(l)
-			continue
-		}
-		asked = append(asked, l)
-		held = append(held, leases.Held{Name: l.Name(), Token: l.Token()})
-	}
-	return asked, held
-}
-
-// answer passes one lease's answer on.
-func (r *renewer) answer(l *Lease, sent clock.Instant, err error) {
-	switch {
-	case err == nil:
-		v := l.step(func(h *holder, now clock.Instant) verdict { return h.renewed(sent, now) })
-		if v == send {
-			r.again(l) // an answer that came too late to count
-			return
-		}
-		r.next(l, sent)
-	case errors.Is(err, leases.ErrNotHeld):
-		l.step(func(h *holder, now clock.Instant) verdict { return h.refused(err, now) })
-	default:
-		l.unanswered(err)
-		r.again(l)
-	}
+// unanswered notes that nothing is known, and lets l be renewed again.
+func (r *renewer) unanswered(l *Lease, err error) {
+	l.unanswered(err)
+	r.again(l)
 }
 
 // next sets the turn of a lease whose renewal, sent at sent, was answered.

@@ -290,7 +290,7 @@ func TestToldOfTheEnd(t *testing.T) {
 			t.Errorf("Err: got %v, want it to say why", err)
 		}
 		// News of another token, or without certainty, is none.
-		a.hear(leases.Ended{Held: leases.Held{Name: "y", Token: other.Token() - 1}, Err: errRefused})
+		a.hear(leases.Ended{Held: leases.Held{Name: "y", Token: other.Token() - 1}, Err: &leases.NotHeldError{Name: "y", Why: leases.WhyExpired}})
 		a.hear(leases.Ended{Held: leases.Held{Name: "y", Token: other.Token()}, Err: leases.ErrUnavailable})
 		if other.Err() != nil {
 			t.Errorf("the other lease: got %v, want nil", other.Err())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
+	"github.com/coordd/coordd/tokens"
 )
 
 // Each of these schedules makes two clients believe in one lease, unless the
@@ -23,6 +24,8 @@ func TestRulesAreNeeded(t *testing.T) {
 		{"a withdrawn attempt is over (S47 a)", rules.AttemptOver, takenAfterWithdraw},
 		{"a released attempt is over (S47 b)", rules.AttemptOver, repeatedAfterRelease},
 		{"a transferred lease is over (S47 c, S48)", rules.AttemptOver, goneOnAfterTransfer},
+		{"only what is believed in is reclaimed (S46)", rules.ReclaimBelieved, reclaimedUnconfirmed},
+		{"a late answer revives nothing (S13)", rules.LateAnswer, revivedByLateReclaim},
 		{"an attempt is drawn at random (S52)", rules.AttemptRandom, sharedSession},
 	}
 	for _, test := range tests {
@@ -164,6 +167,73 @@ func sharedSession(t *testing.T, c *cluster, r rules.Set) (two bool) {
 	if err == nil {
 		m.Release(context.Background())
 	}
+	l.Release(context.Background())
+	return two
+}
+
+// b's grant is not confirmed, expires and goes to the third; then the arbiter takes
+// over, and b asks first.
+func reclaimedUnconfirmed(t *testing.T, c *cluster, r rules.Set) (two bool) {
+	a, b, third := c.client(), c.client(WithRules(r)), c.client()
+	defer closing(t, third)
+	defer closing(t, b)
+	defer closing(t, a)
+	l := acquire(t, a, "x")
+	got := make(chan *Lease, 1)
+	go func() { got <- acquire(t, b, "x", TTL(30*time.Second)) }()
+	time.Sleep(100 * time.Millisecond)
+	c.set(func(k call) fault {
+		if k.op == "renew" && k.token == tokens.New(1, 2) {
+			return fault{err: leases.ErrUnavailable}
+		}
+		return fault{}
+	})
+	waits := next(t, third, func(n *Lease) {
+		c.takeOver(leases.Stretch(30 * time.Second))
+		c.set(nil)
+		time.Sleep(3 * time.Second)
+		select {
+		case m := <-got:
+			two = both(m, n)
+			got <- m
+		default:
+		}
+	})
+	time.Sleep(100 * time.Millisecond)
+	l.Release(context.Background())
+	<-waits
+	(<-got).Release(context.Background())
+	return two
+}
+
+// a's reclaim is under way when its lease lapses; the grace ends, b is granted the
+// lease, and the arbiter takes over once more and, being lax, accepts the reclaim.
+func revivedByLateReclaim(t *testing.T, c *cluster, r rules.Set) (two bool) {
+	const ttl = 16 * time.Second
+	a, b := c.client(WithRules(r)), c.client()
+	defer closing(t, b)
+	defer closing(t, a)
+	c.arbiter.lax = true
+	l := acquire(t, a, "x", TTL(ttl))
+	grace := leases.Stretch(ttl)
+	c.takeOver(grace)
+	again := grace + 200*time.Millisecond
+	c.set(func(k call) fault {
+		switch sent := time.Since(epoch); {
+		case k.op == "renew" && k.token == l.Token() && sent < leases.Shrink(ttl)-1100*time.Millisecond:
+			return fault{err: leases.ErrUnavailable}
+		case k.op == "reclaim" && k.token == l.Token():
+			return fault{late: again + time.Millisecond - sent}
+		}
+		return fault{}
+	})
+	<-next(t, b, func(m *Lease) {
+		time.Sleep(again - time.Since(epoch))
+		c.failBack()
+		c.takeOver(leases.Stretch(30 * time.Second))
+		time.Sleep(100 * time.Millisecond)
+		two = both(l, m)
+	})
 	l.Release(context.Background())
 	return two
 }

@@ -207,6 +207,10 @@ func (s *session) Renew(ctx context.Context, held []leases.Held) ([]error, error
 	return answers, nil
 }
 
+func (*session) Reclaim(context.Context, uint32, []leases.Claimed) ([]error, error) {
+	return nil, leases.ErrUnavailable
+}
+
 func (s *session) Release(ctx context.Context, h leases.Held) error {
 	if err := s.pass(ctx); err != nil {
 		return err

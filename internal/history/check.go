@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +20,10 @@ import (
 //   - nobody relies on a lease that somebody else relies on at that time, or
 //     that was not granted;
 //   - tokens of a name grow, and none is granted twice;
-//   - no lease is refused its renewal while its holder's own deadline has not passed;
+//   - no lease is refused its renewal, or to be reclaimed, while its holder's own
+//     deadline has not passed;
+//   - nothing is reclaimed but what was granted to who reclaims it, in an epoch
+//     before, and under whose name nothing greater was granted before that began;
 //   - the answers are linearizable: there is one order of all requests, each
 //     between its sending and its answer, that explains them. A lease can go to
 //     somebody else only after its release, withdrawal or transfer, or if its
@@ -27,12 +31,13 @@ import (
 //
 // An operator's Break excuses what it is there for. From then on the lease is
 // not renewed, but it is held as before; one that frees the name now ends it,
-// and nobody is wronged if its holder still relies on it.
+// and nobody is wronged if its holder still relies on it. A takeover may forget
+// either: the lease can then be reclaimed.
 //
 // A check that is not through after the timeout is an error. In a synctest
 // bubble the timeout does not work: there, Check is to be called outside.
 func (h History) Check(timeout time.Duration) error {
-	return errors.Join(h.checkTokens(), h.checkOrder(), h.checkBeliefs(), h.checkRenewals(), h.checkLinearizable(timeout))
+	return errors.Join(h.checkTokens(), h.checkOrder(), h.checkReclaims(), h.checkBeliefs(), h.checkRenewals(), h.checkLinearizable(timeout))
 }
 
 // Violation is an error of Check.
@@ -86,35 +91,76 @@ func (h History) checkTokens() error {
 // same name had been granted.
 func (h History) checkOrder() error {
 	var errs []error
-	grants := h.grants()
-	returned := slices.SortedFunc(slices.Values(grants), func(a, b *Event) int { return cmp.Compare(a.returned, b.returned) })
-	greatest := map[string]*Event{} // of the grants that had returned
-	for _, e := range grants {
-		for len(returned) > 0 && returned[0].returned < e.invoked {
-			if g := greatest[returned[0].Name]; g == nil || g.Token < returned[0].Token {
-				greatest[returned[0].Name] = returned[0]
-			}
-			returned = returned[1:]
-		}
-		if g := greatest[e.Name]; g != nil && g.Token > e.Token {
-			errs = append(errs, violation("a token went back", g, e))
-		}
+	for e, g := range h.overtaken(h.grants()) {
+		errs = append(errs, violation("a token went back", g, e))
 	}
 	return errors.Join(errs...)
 }
 
-// checkBeliefs finds beliefs that nothing was granted for, and those that overlap.
-func (h History) checkBeliefs() error {
-	type grant struct {
-		client, name string
-		token        tokens.Token
+// overtaken goes through those events, in the order of their invocations, before
+// which a greater token of the same name had been granted, with such a grant.
+func (h History) overtaken(events []*Event) iter.Seq2[*Event, *Event] {
+	return func(yield func(e, grant *Event) bool) {
+		returned := slices.SortedFunc(slices.Values(h.grants()), func(a, b *Event) int { return cmp.Compare(a.returned, b.returned) })
+		greatest := map[string]*Event{} // of the grants that had returned
+		for _, e := range events {
+			for len(returned) > 0 && returned[0].returned < e.invoked {
+				if g := greatest[returned[0].Name]; g == nil || g.Token < returned[0].Token {
+					greatest[returned[0].Name] = returned[0]
+				}
+				returned = returned[1:]
+			}
+			if g := greatest[e.Name]; g != nil && g.Token > e.Token && !yield(e, g) {
+				return
+			}
+		}
 	}
+}
+
+// checkReclaims finds leases that came back although their holder never had them,
+// or although their name had been granted anew (I5).
+func (h History) checkReclaims() error {
+	var errs []error
+	granted, freed := h.granted(), h.freed()
+	var reclaims []*Event
+	for _, e := range h.Events {
+		if e.Kind != Reclaim || e.Outcome != Done {
+			continue
+		}
+		if !granted[grant{e.Client, e.Name, e.Token}] {
+			errs = append(errs, violation("a lease was reclaimed that was not granted", e))
+		}
+		if e.Token.Epoch() >= e.Epoch {
+			errs = append(errs, violation(fmt.Sprintf("a lease of epoch %d was reclaimed in epoch %d", e.Token.Epoch(), e.Epoch), e))
+		}
+		if _, ok := freed[e.Token]; !ok {
+			reclaims = append(reclaims, e)
+		}
+	}
+	for e, g := range h.overtaken(reclaims) {
+		errs = append(errs, violation("a lease came back that had been granted anew", g, e))
+	}
+	return errors.Join(errs...)
+}
+
+// grant is what a client was granted.
+type grant struct {
+	client, name string
+	token        tokens.Token
+}
+
+func (h History) granted() map[grant]bool {
 	granted := map[grant]bool{}
 	for _, e := range h.grants() {
 		granted[grant{e.Client, e.Name, e.Token}] = true
 	}
+	return granted
+}
+
+// checkBeliefs finds beliefs that nothing was granted for, and those that overlap.
+func (h History) checkBeliefs() error {
 	var errs []error
-	freed, byName := h.freed(), map[string][]*Belief{}
+	granted, freed, byName := h.granted(), h.freed(), map[string][]*Belief{}
 	for _, b := range h.Beliefs {
 		if !granted[grant{b.Client, b.Name, b.Token}] {
 			errs = append(errs, violation("a lease was relied on that was not granted", b))
@@ -166,9 +212,9 @@ func overlaps(beliefs []*Belief) (errs []error) {
 	return errs
 }
 
-// checkRenewals finds leases that were lost although their holders renewed
-// them: refused before the holder's own deadline, and before it sent their end
-// or an operator sent a Break.
+// checkRenewals finds leases that were lost although their holders renewed or
+// reclaimed them: refused before the holder's own deadline, and before it sent
+// their end or an operator sent a Break.
 func (h History) checkRenewals() error {
 	own := h.deadlines()
 	over := map[tokens.Token]int{} // order of the first request after which a renewal may be refused
@@ -193,7 +239,7 @@ func (h History) checkRenewals() error {
 	}
 	var errs []error
 	for _, e := range h.Events {
-		if e.Kind != Renew || e.Outcome != NotHeld {
+		if e.Kind != Renew && e.Kind != Reclaim || e.Outcome != NotHeld {
 			continue
 		}
 		belief := own[e.Token]

@@ -23,11 +23,12 @@ const (
 	Withdraw
 	Transfer // to the checks a Release: what its heir was granted is told by the heir's Acquire
 	Break
+	Reclaim
 )
 
 // String is the request's name.
 func (k Kind) String() string {
-	return [...]string{"?", "acquire", "renew", "release", "withdraw", "transfer", "break"}[k]
+	return [...]string{"?", "acquire", "renew", "release", "withdraw", "transfer", "break", "reclaim"}[k]
 }
 
 // Outcome is what became of a request.
@@ -36,7 +37,7 @@ type Outcome uint8
 // The outcomes.
 const (
 	Unknown Outcome = iota // no answer: it takes effect at some time after its sending, or never
-	Done                   // granted, renewed, released, withdrawn, transferred, broken
+	Done                   // granted, renewed, released, withdrawn, transferred, broken, reclaimed
 	Held                   // certainly refused: held by somebody else
 	NotHeld                // certainly refused: not held under that token, or the attempt is over
 	Nothing                // certainly without effect, and nothing is known
@@ -57,6 +58,7 @@ type Event struct {
 	Token   tokens.Token  // of all but Acquire and Withdraw; of a granted Acquire
 	TTL     time.Duration // of Acquire
 	Now     bool          // of Break: the name is free at once
+	Epoch   uint32        // of Reclaim
 
 	Invoke, Return clock.Instant // Return is that of giving up where there was no answer
 	Outcome        Outcome
@@ -77,6 +79,9 @@ func (e *Event) String() string {
 	}
 	if e.Now {
 		s += " now"
+	}
+	if e.Epoch != 0 {
+		s += fmt.Sprintf(" in epoch %d", e.Epoch)
 	}
 	s += fmt.Sprintf(": %v", e.Outcome)
 	if e.Err != nil {
@@ -105,6 +110,7 @@ func at(i clock.Instant) time.Duration { return time.Duration(i).Round(time.Micr
 
 // History is what was recorded.
 type History struct {
+	Epoch   uint32   // the last one that the recorder was told of
 	Events  []*Event // in the order of their invocations
 	Beliefs []*Belief
 }
@@ -118,6 +124,7 @@ type Counts struct {
 	Releases   int
 	Transfers  int // to somebody or not
 	Breaks     int
+	Reclaims   int
 	Unanswered int // attempts whose first copy got no answer
 }
 
@@ -142,6 +149,8 @@ func (h History) Counts() Counts {
 			c.Transfers++
 		case e.Kind == Break && e.Outcome == Done:
 			c.Breaks++
+		case e.Kind == Reclaim && e.Outcome == Done:
+			c.Reclaims++
 		}
 		if first {
 			tried[e.Attempt] = true

@@ -31,7 +31,8 @@ type op struct {
 	kind     Kind
 	attempt  byte // of Acquire and Withdraw
 	token    tokens.Token
-	now      bool // of Break
+	now      bool   // of Break
+	epoch    uint32 // of Reclaim
 	outcome  Outcome
 	name     string // "x" where empty
 }
@@ -55,7 +56,7 @@ func plant(ops []op, relies []rely) History {
 	}
 	var moments []moment
 	for _, o := range ops {
-		e := Event{Kind: o.kind, Client: string(o.client), Session: leases.ID{o.client}, Name: cmp.Or(o.name, "x"), Now: o.now}
+		e := Event{Kind: o.kind, Client: string(o.client), Session: leases.ID{o.client}, Name: cmp.Or(o.name, "x"), Now: o.now, Epoch: o.epoch}
 		if o.attempt != 0 {
 			e.Attempt = leases.ID{o.client, o.attempt}
 		}
@@ -94,6 +95,9 @@ func TestCheck(t *testing.T) {
 	marked := op{from: 2, to: 3, client: 'O', kind: Break, token: 5, outcome: Done}
 	brokenNow := op{from: 2, to: 3, client: 'O', kind: Break, token: 5, now: true, outcome: Done}
 	aIsRefused := op{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: NotHeld}
+	// The arbiter takes over, and A reclaims its lease.
+	aReclaims := op{from: 2, to: 3, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done}
+	aReliesOn := rely{from: 1, until: 12, deadline: 12, client: 'A', token: 5}
 	bHas6 := op{from: 3.2, to: 3.8, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}
 
 	for _, test := range []struct {
@@ -273,6 +277,176 @@ func TestCheck(t *testing.T) {
 				op{from: 6, to: 7, client: 'O', kind: Break, token: 5, now: true, outcome: NotHeld},
 				op{from: 8, to: 9, client: 'B', kind: Renew, token: 6, outcome: Done}),
 			relies: []rely{aStops, {from: 5, until: 18, deadline: 18, client: 'B', token: 6}},
+		},
+
+		{
+			name: "reclaimed, renewed, released, granted anew",
+			ops: append(aHas5, aReclaims, op{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: Done},
+				op{from: 6, to: 7, client: 'A', kind: Release, token: 5, outcome: Done},
+				op{from: 6.5, to: 8, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{{from: 1, until: 6, deadline: 14, client: 'A', token: 5}, {from: 8, until: 18, deadline: 18, client: 'B', token: 6}},
+		},
+		{
+			name: "reclaimed twice, in two epochs",
+			ops: append(aHas5, aReclaims, op{from: 4, to: 5, client: 'A', kind: Reclaim, token: 5, epoch: 4, outcome: Done},
+				op{from: 6, to: 7, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aReliesOn},
+		},
+		{
+			name: "an unanswered reclaim takes effect",
+			ops: append(aHas5, op{from: 2, to: 3, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Unknown},
+				op{from: 4, to: 5, client: 'A', kind: Renew, token: 5, outcome: Done}),
+			relies: []rely{{from: 1, until: 14, deadline: 14, client: 'A', token: 5}},
+		},
+		{
+			name: "not reclaimed, it goes to another when its holder's deadline has passed",
+			ops: append(aHas5, op{from: 9, to: 10.5, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Unknown},
+				op{from: 11, to: 12, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done},
+				op{from: 13, to: 14, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: NotHeld}),
+			relies: []rely{aRelies, {from: 12, until: 21, deadline: 21, client: 'B', token: 6}},
+		},
+		{
+			name: "a takeover forgets the mark",
+			ops: append(aHas5, marked, op{from: 4, to: 5, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done},
+				op{from: 6, to: 7, client: 'A', kind: Renew, token: 5, outcome: Done}),
+			relies: []rely{{from: 1, until: 16, deadline: 16, client: 'A', token: 5}},
+		},
+		{
+			name: "a planned one hands it over",
+			ops: append(aHas5, marked, op{from: 4, to: 5, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: NotHeld},
+				op{from: 5.5, to: 6, client: 'B', kind: Acquire, attempt: 1, outcome: Held},
+				op{from: 6.5, to: 7, client: 'A', kind: Release, token: 5, outcome: Done}),
+			relies: []rely{{from: 1, until: 5, deadline: 10, client: 'A', token: 5}},
+		},
+		{
+			name: "broken after it was reclaimed, it is not reclaimed again",
+			ops: append(aHas5, aReclaims, op{from: 4, to: 5, client: 'O', kind: Break, token: 5, outcome: Done},
+				op{from: 6, to: 7, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: NotHeld}),
+			relies: []rely{{from: 1, until: 7, deadline: 12, client: 'A', token: 5}},
+		},
+		{
+			name: "broken now, and reclaimed since nobody knows that any more",
+			ops: append(aHas5, brokenNow, op{from: 4, to: 5, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done},
+				op{from: 6, to: 7, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{{from: 1, until: 14, deadline: 14, client: 'A', token: 5}},
+		},
+		{
+			name: "broken now, granted anew, and both are reclaimed",
+			ops: append(aHas5, brokenNow, bHas6, op{from: 4, to: 5, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done},
+				op{from: 6, to: 7, client: 'B', kind: Reclaim, token: 6, epoch: 2, outcome: Done},
+				op{from: 7.5, to: 8, client: 'A', kind: Renew, token: 5, outcome: NotHeld},
+				op{from: 8.5, to: 9, client: 'B', kind: Renew, token: 6, outcome: Done}),
+			relies: []rely{{from: 1, until: 8, deadline: 14, client: 'A', token: 5}, {from: 3.8, until: 18, deadline: 18, client: 'B', token: 6}},
+		},
+		{
+			name: "a reclaim that arrives after the release leaves an orphan",
+			ops: append(aHas5, op{from: 2, to: 5, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done}, aReleases,
+				op{from: 6, to: 7, client: 'B', kind: Acquire, attempt: 1, outcome: Held},
+				op{from: 8, to: 12, client: 'B', kind: Acquire, attempt: 2, token: 6, outcome: Done}),
+			relies: []rely{aStops, {from: 12, until: 18, deadline: 18, client: 'B', token: 6}},
+		},
+		{
+			name: "one without an answer too",
+			ops: append(aHas5, op{from: 2, to: 3, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Unknown},
+				op{from: 3.1, to: 3.5, client: 'A', kind: Release, token: 5, outcome: Done},
+				op{from: 6, to: 7, client: 'B', kind: Acquire, attempt: 1, outcome: Held},
+				op{from: 8, to: 12, client: 'B', kind: Acquire, attempt: 2, token: 6, outcome: Done}),
+			relies: []rely{aStops, {from: 12, until: 18, deadline: 18, client: 'B', token: 6}},
+		},
+		{
+			name: "what was reclaimed is held under no attempt",
+			ops: append(aHas5, aReclaims, op{from: 4, to: 5, client: 'A', kind: Acquire, attempt: 1, outcome: Held},
+				op{from: 5.5, to: 6, client: 'A', kind: Withdraw, attempt: 1, outcome: Done},
+				op{from: 7, to: 8, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aReliesOn},
+		},
+
+		{
+			name: "a lease comes back after another grant",
+			ops: append(aHas5, aReleases, op{from: 4, to: 5, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done},
+				op{from: 6, to: 7, client: 'B', kind: Release, token: 6, outcome: Done},
+				op{from: 8, to: 9, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done}),
+			relies: []rely{aStops, {from: 5, until: 6, deadline: 15, client: 'B', token: 6}},
+			want:   "a lease came back that had been granted anew",
+		},
+		{
+			name: "a reclaim during another grant",
+			ops: append(aHas5, aReleases, op{from: 4, to: 6, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done},
+				op{from: 5, to: 7, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done}),
+			relies: []rely{aStops, {from: 6, until: 15, deadline: 15, client: 'B', token: 6}},
+			want:   "not linearizable",
+		},
+		{
+			name: "a grant of another while a lease is reclaimed",
+			ops: append(aHas5, op{from: 4, to: 5, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done},
+				op{from: 8, to: 11, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{{from: 1, until: 14, deadline: 14, client: 'A', token: 5}, {from: 11, until: 18, deadline: 18, client: 'B', token: 6}},
+			want:   "two relied on one lease at a time",
+		},
+		{
+			name: "a grant before the deadline of a reclaim, whose holder does not rely on it any more",
+			ops: append(aHas5, op{from: 4, to: 5, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done},
+				op{from: 8, to: 11, client: 'B', kind: Acquire, attempt: 1, token: 6, outcome: Done}),
+			relies: []rely{{from: 1, until: 7, deadline: 14, client: 'A', token: 5}},
+			want:   "not linearizable",
+		},
+		{
+			name:   "a reclaim of what was never granted",
+			ops:    append(aHas5, op{from: 4, to: 5, client: 'A', kind: Reclaim, token: 6, epoch: 2, outcome: Done}),
+			relies: []rely{aRelies},
+			want:   "a lease was reclaimed that was not granted",
+		},
+		{
+			name:   "a forged reclaim",
+			ops:    append(aHas5, aReleases, op{from: 4, to: 5, client: 'B', kind: Reclaim, token: 5, epoch: 2, outcome: Done}),
+			relies: []rely{aStops},
+			want:   "a lease was reclaimed that was not granted",
+		},
+		{
+			name:   "a reclaim in the token's own epoch",
+			ops:    append(aHas5, op{from: 4, to: 5, client: 'A', kind: Reclaim, token: 5, outcome: Done}),
+			relies: []rely{aRelies},
+			want:   "a lease of epoch 0 was reclaimed in epoch 0",
+		},
+		{
+			name:   "a reclaim refused before the holder's own deadline",
+			ops:    append(aHas5, op{from: 4, to: 5, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: NotHeld}),
+			relies: []rely{{from: 1, until: 5, deadline: 10, client: 'A', token: 5}},
+			want:   "a lease was lost although its holder's own deadline had not passed",
+		},
+		{
+			name: "a reclaim in the epoch in which it was broken",
+			ops: append(aHas5, aReclaims, op{from: 4, to: 5, client: 'O', kind: Break, token: 5, outcome: Done},
+				op{from: 6, to: 7, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done}),
+			relies: []rely{{from: 1, until: 16, deadline: 16, client: 'A', token: 5}},
+			want:   "not linearizable",
+		},
+		{
+			name: "broken now, granted anew, and both are reclaimed in the wrong order",
+			ops: append(aHas5, brokenNow, bHas6, op{from: 4, to: 5, client: 'B', kind: Reclaim, token: 6, epoch: 2, outcome: Done},
+				op{from: 6, to: 7, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done}),
+			relies: []rely{{from: 1, until: 7, deadline: 14, client: 'A', token: 5}, {from: 3.8, until: 18, deadline: 18, client: 'B', token: 6}},
+			want:   "not linearizable",
+		},
+		{
+			name: "a refusal that no refused reclaim explains",
+			ops: append(aHas5, op{from: 2, to: 5, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: NotHeld}, aReleases,
+				op{from: 6, to: 7, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+		{
+			name: "nor one of another's",
+			ops: append(aHas5, op{from: 2, to: 5, client: 'C', kind: Reclaim, token: 5, epoch: 2, outcome: Unknown}, aReleases,
+				op{from: 6, to: 7, client: 'B', kind: Acquire, attempt: 1, outcome: Held}),
+			relies: []rely{aStops},
+			want:   "not linearizable",
+		},
+		{
+			name:   "a renewal of what was released before an unanswered reclaim of another epoch",
+			ops:    append(aHas5, aReleases, op{from: 5, to: 6, client: 'A', kind: Renew, token: 5, outcome: Done}, op{from: 6.5, to: 7, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Unknown}),
+			relies: []rely{aStops},
+			want:   "not linearizable",
 		},
 
 		{
@@ -565,8 +739,10 @@ func TestCounts(t *testing.T) {
 		{from: 10, to: 11, client: 'A', kind: Transfer, token: 6, outcome: Done},
 		{from: 12, to: 13, client: 'O', kind: Break, token: 7, outcome: Done},
 		{from: 14, to: 15, client: 'O', kind: Break, token: 8, now: true, outcome: NotHeld},
+		{from: 16, to: 17, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: Done},
+		{from: 18, to: 19, client: 'A', kind: Reclaim, token: 5, epoch: 2, outcome: NotHeld},
 	}, nil)
-	want := Counts{Events: 9, Grants: 1, Refusals: 1, Renewals: 1, Releases: 1, Transfers: 1, Breaks: 1, Unanswered: 1}
+	want := Counts{Events: 11, Grants: 1, Refusals: 1, Renewals: 1, Releases: 1, Transfers: 1, Breaks: 1, Reclaims: 1, Unanswered: 1}
 	if got := h.Counts(); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -596,6 +772,10 @@ func (a *answers) Transfer(context.Context, leases.Held, leases.ID) (bool, error
 
 func (a *answers) Renew(context.Context, []leases.Held) ([]error, error) { return a.renews, a.err }
 
+func (a *answers) Reclaim(context.Context, uint32, []leases.Claimed) ([]error, error) {
+	return a.renews, a.err
+}
+
 func TestBackendRecords(t *testing.T) {
 	var now manual
 	r := NewRecorder(&now)
@@ -612,7 +792,13 @@ func TestBackendRecords(t *testing.T) {
 	}
 	a.renews = []error{nil, &leases.NotHeldError{Name: "y"}}
 	s.Renew(t.Context(), []leases.Held{{Name: "x", Token: 7}, {Name: "y", Token: 8}})
+	reclaimed := []leases.Claimed{{Held: leases.Held{Name: "x", Token: 7}}, {Held: leases.Held{Name: "y", Token: 8}}}
+	s.Reclaim(t.Context(), 3, reclaimed)
+	a.renews = []error{&leases.GraceError{Epoch: 5}, leases.ErrUnavailable}
+	s.Renew(t.Context(), []leases.Held{{Name: "x", Token: 7}, {Name: "y", Token: 8}})
+	s.Reclaim(t.Context(), 3, reclaimed)
 	a.err = errors.Join(leases.ErrUnknownOutcome, context.Canceled)
+	s.Reclaim(t.Context(), 3, reclaimed[:1])
 	s.Renew(t.Context(), []leases.Held{{Name: "x", Token: 7}})
 	s.Release(t.Context(), leases.Held{Name: "x", Token: 7})
 	if passed, err := s.Transfer(t.Context(), leases.Held{Name: "x", Token: 7}, leases.ID{3}); passed || err != a.err {
@@ -640,6 +826,13 @@ func TestBackendRecords(t *testing.T) {
 		{Transfer, "z", 9, Done},
 		{Renew, "x", 7, Done},
 		{Renew, "y", 8, NotHeld},
+		{Reclaim, "x", 7, Done},
+		{Reclaim, "y", 8, NotHeld},
+		{Renew, "x", 7, Nothing},
+		{Renew, "y", 8, Nothing},
+		{Reclaim, "x", 7, Nothing},
+		{Reclaim, "y", 8, Unknown},
+		{Reclaim, "x", 7, Unknown},
 		{Renew, "x", 7, Unknown},
 		{Release, "x", 7, Unknown},
 		{Transfer, "x", 7, Unknown},
@@ -652,6 +845,9 @@ func TestBackendRecords(t *testing.T) {
 		got = append(got, row{e.Kind, e.Name, e.Token, e.Outcome})
 		if e.Client != "A" || e.Session != (leases.ID{1}) || e.Invoke != instant(1) {
 			t.Errorf("%v: got session %v", e, e.Session)
+		}
+		if (e.Kind == Reclaim) != (e.Epoch == 3) {
+			t.Errorf("%v: got epoch %d, want 3 of a reclaim alone", e, e.Epoch)
 		}
 	}
 	if !slices.Equal(got, want) {

@@ -2,6 +2,7 @@ package history
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -18,6 +19,7 @@ type state struct {
 	attempt, session leases.ID // of the lease; zero: the name is free
 	token            tokens.Token
 	broken           bool         // the lease is renewed no more
+	epoch            uint32       // in which it was reclaimed last
 	early            tokens.Token // of a lease that was broken before its holder knew of it
 	last             tokens.Token // the greatest that was granted under the name
 	closed           bool         // the history is over: what had no answer may be without effect
@@ -46,6 +48,12 @@ type request struct {
 	// before is the token that was granted next before that of a granted Acquire,
 	// as far as anybody was told: the search need not try others in between.
 	before tokens.Token
+	// mine: the token of a Reclaim was granted to who sent it; freed: an operator's
+	// Break may have ended it at once, which a takeover forgets.
+	mine, freed bool
+	// unknown: a Release or Transfer may have been answered as done since, in the
+	// grace after a takeover, nobody knew of the lease.
+	unknown bool
 	// unseen: the Break may have come before the Acquire that told of the grant,
 	// since an earlier copy of that got no answer.
 	unseen bool
@@ -112,11 +120,13 @@ func (r request) String() string {
 // answer are not among them: nobody relies on what they may have been granted,
 // so anybody may be granted the name over it; they explain refusals alone, see
 // contended. Nor are renewals without an answer, breaks of leases that nobody
-// was told of, and what had no effect.
+// was told of, and what had no effect. A Reclaim without an answer is one, if it
+// may be its sender's: it may have brought the lease back.
 func (h History) operations() []porcupine.Operation {
 	const end = math.MaxInt64 - 1
 	granted := map[leases.ID]tokens.Token{} // the greatest of each attempt
 	asked := map[tokens.Token]int{}         // order of the first Acquire that told of it
+	owner := map[tokens.Token]leases.ID{}   // session that it was granted to
 	before, last := map[tokens.Token]tokens.Token{}, map[string]tokens.Token{}
 	for _, e := range slices.SortedFunc(slices.Values(h.grants()), func(a, b *Event) int { return cmp.Compare(a.Token, b.Token) }) {
 		if last[e.Name] != e.Token {
@@ -125,11 +135,12 @@ func (h History) operations() []porcupine.Operation {
 	}
 	for _, e := range h.grants() {
 		granted[e.Attempt] = max(granted[e.Attempt], e.Token)
+		owner[e.Token] = e.Session
 		if _, ok := asked[e.Token]; !ok {
 			asked[e.Token] = e.invoked
 		}
 	}
-	contended := h.contended()
+	contended, freed, epoch := h.contended(), h.freed(), h.epoch()
 	var ops []porcupine.Operation
 	names := map[string]bool{}
 	for _, e := range h.Events {
@@ -149,6 +160,14 @@ func (h History) operations() []porcupine.Operation {
 				continue
 			}
 			r.unseen = e.invoked < first
+		case e.Kind == Reclaim:
+			r.mine = owner[e.Token] == e.Session
+			if e.Outcome == Unknown && !r.mine {
+				continue
+			}
+			_, r.freed = freed[e.Token]
+		case e.Kind == Release || e.Kind == Transfer:
+			r.unknown = e.Token.Epoch() < epoch
 		}
 		returned := int64(e.returned)
 		if e.Outcome == Unknown {
@@ -162,6 +181,19 @@ func (h History) operations() []porcupine.Operation {
 		}
 	}
 	return ops
+}
+
+// epoch is the last one that anybody tells of.
+func (h History) epoch() uint32 {
+	last := h.Epoch
+	for _, e := range h.Events {
+		last = max(last, e.Epoch, e.Token.Epoch())
+		var grace *leases.GraceError
+		if errors.As(e.Err, &grace) {
+			last = max(last, grace.Epoch)
+		}
+	}
+	return last
 }
 
 // rivals are the two attempts for a name that were under way longest.
@@ -276,7 +308,9 @@ func step(own map[tokens.Token]*Belief, s state, r request) (bool, state) {
 		return s.token != 0 && s.attempt != r.Attempt || takeable && r.contended, s
 	case r.Kind == Break:
 		return breakLease(s, r, takeable)
-	case r.Kind == Renew && mine && s.broken:
+	case r.Kind == Reclaim && r.Outcome != NotHeld:
+		return reclaim(s, r)
+	case (r.Kind == Renew || r.Kind == Reclaim) && mine && s.broken:
 		return r.Outcome == NotHeld, s // it is held nonetheless
 	case r.Outcome == NotHeld:
 		if mine && takeable {
@@ -288,7 +322,7 @@ func step(own map[tokens.Token]*Belief, s state, r request) (bool, state) {
 	case mine:
 		return true, s.free()
 	default: // there is nothing to end
-		return r.Kind == Withdraw && r.Outcome == Done || r.Outcome == Unknown && (s.closed || s.last > r.last), s
+		return (r.Kind == Withdraw || r.unknown) && r.Outcome == Done || r.Outcome == Unknown && (s.closed || s.last > r.last), s
 	}
 }
 
@@ -309,4 +343,20 @@ func breakLease(s state, r request, takeable bool) (bool, state) {
 	default: // it has ended
 		return r.Outcome != Unknown || s.closed, s
 	}
+}
+
+// reclaim is step for a Reclaim that was not refused. After a takeover the lease is
+// held again, whether it was known or not, by no attempt and without its mark. It
+// cannot be so with a mark that was set in the same epoch, or once the name was
+// granted in that epoch or a later one. Where nobody knows any more that an operator
+// had ended it, and another was granted the name, the greater token replaces it.
+func reclaim(s state, r request) (bool, state) {
+	marked := s.token == r.Token && s.broken && s.epoch == r.Epoch
+	forgotten := r.freed && (s.token <= r.Token || s.epoch != r.Epoch)
+	if r.mine && !marked && s.last.Epoch() < r.Epoch && (s.last == r.Token || s.last > r.Token && forgotten) {
+		s.session, s.token, s.attempt = r.Session, r.Token, leases.ID{}
+		s.broken, s.epoch = false, r.Epoch
+		return true, s
+	}
+	return r.Outcome == Unknown && (s.closed || s.last > r.Token), s
 }

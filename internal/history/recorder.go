@@ -17,6 +17,7 @@ type Recorder struct {
 
 	mu      sync.Mutex // guards what is below and every event and belief in it
 	order   int        // of the last invocation or return
+	epoch   uint32
 	events  []*Event
 	beliefs []*Holding
 }
@@ -45,6 +46,14 @@ func (r *Recorder) Begin(e Event) func(o Outcome, t tokens.Token, err error) {
 			e.Token = t
 		}
 	}
+}
+
+// Epoch records that an epoch has begun. Requests and answers tell of epochs too,
+// but not of each at once.
+func (r *Recorder) Epoch(e uint32) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.epoch = max(r.epoch, e)
 }
 
 // Break records a Break that an operator has do carry out, and returns do's error.
@@ -92,7 +101,7 @@ func (h *Holding) End() {
 func (r *Recorder) History() History {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h := History{Events: slices.Clone(r.events)}
+	h := History{Epoch: r.epoch, Events: slices.Clone(r.events)}
 	for i, e := range h.Events {
 		copied := *e
 		h.Events[i] = &copied
@@ -176,6 +185,32 @@ func (s *session) Renew(ctx context.Context, held []leases.Held) ([]error, error
 	return results, err
 }
 
+func (s *session) Reclaim(ctx context.Context, epoch uint32, held []leases.Claimed) ([]error, error) {
+	ends := make([]func(Outcome, tokens.Token, error), len(held))
+	for i, h := range held {
+		ends[i] = s.begin(Event{Kind: Reclaim, Name: h.Name, Token: h.Token, Epoch: epoch})
+	}
+	results, err := s.Session.Reclaim(ctx, epoch, held)
+	for i, end := range ends {
+		each := err
+		if err == nil {
+			each = results[i]
+		}
+		end(reclaimOutcome(each), 0, each)
+	}
+	return results, err
+}
+
+// reclaimOutcome is OutcomeOf for a reclaim: of those answers that do not say what
+// became of it only ErrGrace, of another epoch, says that it had no effect.
+func reclaimOutcome(err error) Outcome {
+	o := OutcomeOf(err)
+	if o == Nothing && !errors.Is(err, leases.ErrGrace) {
+		return Unknown
+	}
+	return o
+}
+
 func (s *session) Release(ctx context.Context, h leases.Held) error {
 	end := s.begin(Event{Kind: Release, Name: h.Name, Token: h.Token})
 	err := s.Session.Release(ctx, h)
@@ -206,6 +241,7 @@ func OutcomeOf(err error) Outcome {
 		{leases.ErrNotLeader, Nothing},
 		{leases.ErrNoQuorum, Nothing},
 		{leases.ErrExhausted, Nothing},
+		{leases.ErrGrace, Nothing},
 		{leases.ErrInvalid, Nothing},
 		{leases.ErrWrongCluster, Nothing},
 	} {

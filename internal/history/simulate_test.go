@@ -16,7 +16,8 @@ import (
 )
 
 // simulation is a lock service without faults of its own, behind a network
-// that loses, delays and reorders requests and answers. What it does is legal.
+// that loses, delays and reorders requests and answers. Now and then it forgets all
+// leases, as in a takeover by the arbiter, and takes them back. What it does is legal.
 type simulation struct {
 	rand   *rand.Rand
 	clock  manual
@@ -26,6 +27,10 @@ type simulation struct {
 	calm   int // of 20 requests or answers so many are not lost
 	last   tokens.Token
 	ids    uint64
+
+	epoch    uint32
+	fallback bool          // the arbiter serves
+	fresh    clock.Instant // then: the end of its grace
 }
 
 type simName struct {
@@ -39,6 +44,7 @@ type simName struct {
 	before   tokens.Token // the lease before it
 	deadline clock.Instant
 	broken   bool
+	closed   bool // it was granted anew in this epoch: nothing is reclaimed
 }
 
 // simClient is a client that asks for one name again and again.
@@ -50,7 +56,9 @@ type simClient struct {
 	token    tokens.Token
 	deadline clock.Instant
 	holding  *Holding
-	refused  bool // its renewal was: it stops, and releases
+	refused  bool   // its renewal was: it stops, and releases
+	told     bool   // its renewal was refused, but it goes on up to its deadline
+	epoch    uint32 // in which it is to reclaim its lease
 }
 
 // flight is a request under way: first to the service, then back.
@@ -64,13 +72,14 @@ type flight struct {
 	given   bool // the client has been told that there is no answer
 	outcome Outcome
 	token   tokens.Token
+	epoch   uint32 // in which the lease is to be reclaimed
 }
 
 const simTTL = 10 * time.Second
 
 // simulate makes a history of about steps events under so many names.
 func simulate(seed uint64, steps, names int) History {
-	s := &simulation{rand: rand.New(rand.NewPCG(seed, 0)), names: make([]simName, names)}
+	s := &simulation{rand: rand.New(rand.NewPCG(seed, 0)), names: make([]simName, names), epoch: 1, last: tokens.New(1, 0)}
 	s.calm = 12 + s.rand.IntN(9)
 	s.rec = NewRecorder(&s.clock)
 	for i := range s.names {
@@ -81,6 +90,7 @@ func simulate(seed uint64, steps, names int) History {
 	}
 	for range steps {
 		s.clock.now = s.clock.now.Add(time.Duration(s.rand.Int64N(int64(simTTL) / 20 / int64(names))))
+		s.change()
 		if len(s.flying) < 3*names && s.rand.IntN(2) == 0 {
 			s.send(&s.names[s.rand.IntN(names)])
 		} else if len(s.flying) > 0 {
@@ -89,6 +99,33 @@ func simulate(seed uint64, steps, names int) History {
 	}
 	return s.rec.History()
 }
+
+// change lets the arbiter take over from the leader now and then, and back.
+func (s *simulation) change() {
+	switch n := s.rand.IntN(40 * len(s.names)); {
+	case !s.fallback && n == 0:
+		for i := range s.names {
+			s.names[i].holder = nil
+		}
+		s.fallback, s.fresh = true, s.clock.now.Add(simTTL)
+	case s.fallback && n <= 1 && !s.grace():
+		for i := range s.names {
+			s.names[i].deadline = s.clock.now.Add(simTTL)
+		}
+		s.fallback = false
+	default:
+		return
+	}
+	s.epoch++
+	s.rec.Epoch(s.epoch)
+	s.last = tokens.New(s.epoch, 0)
+	for i := range s.names {
+		s.names[i].closed = false
+	}
+}
+
+// grace reports whether nothing is granted anew.
+func (s *simulation) grace() bool { return s.fallback && s.clock.now.Before(s.fresh) }
 
 func (s *simulation) id() leases.ID {
 	s.ids++
@@ -104,10 +141,20 @@ func (s *simulation) send(n *simName) {
 		return
 	}
 	c := n.clients[s.rand.IntN(len(n.clients))]
+	for _, other := range n.clients {
+		if other.holding != nil && s.rand.IntN(2) == 0 { // who holds the lease has more to do
+			c = other
+		}
+	}
 	e := Event{Client: c.name, Session: c.session, Name: n.name}
 	held := c.holding != nil && s.clock.now.Before(c.deadline)
 	switch {
-	case held && !c.refused && s.rand.IntN(3) > 0:
+	case held && !c.refused && !c.told && c.epoch != 0 && s.rand.IntN(4) > 0:
+		e.Kind, e.Token, e.Epoch = Reclaim, c.token, c.epoch
+		if s.rand.IntN(2) == 0 {
+			c.epoch = 0
+		}
+	case held && !c.refused && s.rand.IntN(8) > 0:
 		e.Kind, e.Token = Renew, c.token
 	case held:
 		e.Kind, e.Token = Release, c.token
@@ -147,7 +194,7 @@ func (s *simulation) fly(c *simClient, n *simName, e Event) {
 
 // forget ends the client's token and attempt: no answer counts any more.
 func (c *simClient) forget() {
-	c.attempt, c.token, c.holding, c.refused = leases.ID{}, 0, nil, false
+	c.attempt, c.token, c.holding, c.refused, c.told, c.epoch = leases.ID{}, 0, nil, false, false, 0
 }
 
 // move takes a request a step further.
@@ -179,8 +226,14 @@ func (s *simulation) apply(f *flight) {
 	}
 	held := n.holder != nil && n.token == e.Token
 	mine := held && n.holder == f.c
+	unknown := s.grace() && (n.holder == nil || n.token < e.Token) // a lease that may be reclaimed
 	f.outcome = Done
 	switch {
+	case e.Kind == Reclaim:
+		s.reclaim(f)
+	case e.Kind == Acquire && s.grace() && n.holder == nil, (e.Kind == Renew || e.Kind == Break) && unknown:
+		f.outcome, f.epoch = Nothing, s.epoch
+	case (e.Kind == Release || e.Kind == Transfer) && unknown: // it is answered as done
 	case e.Kind == Acquire && n.holder == nil:
 		s.grant(f)
 	case e.Kind == Acquire && n.attempt == e.Attempt:
@@ -199,9 +252,24 @@ func (s *simulation) apply(f *flight) {
 		n.broken = true
 	default: // the lease ends
 		n.holder = nil
-		if e.Kind == Transfer {
+		if e.Kind == Transfer && !s.grace() {
 			s.pass(n, f.c)
 		}
+	}
+}
+
+// reclaim takes back what f presents.
+func (s *simulation) reclaim(f *flight) {
+	n, e := f.name, f.event
+	mine := n.holder == f.c && n.token == e.Token
+	switch {
+	case e.Epoch != s.epoch || n.closed && mine:
+		f.outcome, f.epoch = Nothing, s.epoch
+	case n.closed, mine && n.broken, n.holder != nil && n.token > e.Token:
+		f.outcome = NotHeld
+	default:
+		n.holder, n.token, n.attempt, n.broken = f.c, e.Token, leases.ID{}, false
+		n.deadline = s.clock.now.Add(simTTL)
 	}
 }
 
@@ -210,7 +278,7 @@ func (s *simulation) grant(f *flight) {
 	n := f.name
 	s.last++
 	n.before, n.token = n.token, s.last
-	n.holder, n.attempt, n.deadline, n.broken = f.c, f.event.Attempt, s.clock.now.Add(simTTL), false
+	n.holder, n.attempt, n.deadline, n.broken, n.closed = f.c, f.event.Attempt, s.clock.now.Add(simTTL), false, true
 	f.applied, f.outcome, f.token = true, Done, s.last
 }
 
@@ -239,12 +307,17 @@ func (s *simulation) answer(f *flight) {
 		}
 	case e.Kind == Acquire && f.outcome == Held && c.attempt == e.Attempt && c.holding == nil:
 		c.forget()
-	case e.Kind == Renew && c.holding != nil && c.token == e.Token && s.clock.now.Before(c.deadline):
-		if f.outcome == Done {
+	case (e.Kind == Renew || e.Kind == Reclaim) && c.holding != nil && c.token == e.Token && s.clock.now.Before(c.deadline):
+		switch {
+		case f.outcome == Done:
 			c.deadline = max(c.deadline, deadline)
-		} else if s.rand.IntN(2) == 0 { // else it uses the time that it has
+		case f.outcome == Nothing:
+			c.epoch = f.epoch
+		case s.rand.IntN(2) == 0: // else it uses the time that it has
 			c.holding.End()
 			c.refused = true
+		default:
+			c.told = true
 		}
 	}
 }
@@ -288,7 +361,7 @@ var flaws = map[string]func(History) bool{
 	"an overlap": func(h History) bool {
 		for _, a := range h.Beliefs {
 			for _, b := range h.Beliefs {
-				if a.Name == b.Name && a.From < b.From && b.From < b.Until && !h.ended(a.Token, Break) && !h.ended(b.Token, Break) {
+				if a.Name == b.Name && a.From < b.From && b.From < b.Until && !h.met(a.Token, Break) && !h.met(b.Token, Break) {
 					a.Until = b.From + 1
 					return true
 				}
@@ -299,7 +372,7 @@ var flaws = map[string]func(History) bool{
 	"a lost grant": func(h History) bool {
 		for _, b := range h.Beliefs {
 			for _, e := range h.Events {
-				if e.Kind == Renew && e.Outcome == Done && e.Token == b.Token && b.From < e.Invoke && e.Return < b.Until && !h.ended(e.Token, Break) {
+				if e.Kind == Renew && e.Outcome == Done && e.Token == b.Token && b.From < e.Invoke && e.Return < b.Until && !h.met(e.Token, Break) {
 					e.Outcome = NotHeld
 					return true
 				}
@@ -310,7 +383,7 @@ var flaws = map[string]func(History) bool{
 	"a renewal after a break": func(h History) bool {
 		for _, b := range h.Events {
 			for _, e := range h.Events {
-				if b.Kind == Break && b.Outcome == Done && e.Kind == Renew && e.Outcome == NotHeld && e.Token == b.Token && b.returned < e.invoked {
+				if b.Kind == Break && b.Outcome == Done && e.Kind == Renew && e.Outcome == NotHeld && e.Token == b.Token && b.returned < e.invoked && !h.met(e.Token, Reclaim) {
 					e.Outcome = Done
 					return true
 				}
@@ -320,7 +393,7 @@ var flaws = map[string]func(History) bool{
 	},
 	"a mark that ends the lease": func(h History) bool {
 		for _, e := range h.Events {
-			if e.Kind == Break && e.Now && e.Outcome == Done && h.early(e.Token) && !h.ended(e.Token, Release, Transfer) {
+			if e.Kind == Break && e.Now && e.Outcome == Done && h.early(e.Token) && !h.met(e.Token, Release, Transfer) {
 				for _, other := range h.Events {
 					if other.Token == e.Token {
 						other.Now = false
@@ -331,9 +404,45 @@ var flaws = map[string]func(History) bool{
 		}
 		return false
 	},
+	"a lost reclaim": func(h History) bool {
+		for _, b := range h.Beliefs {
+			for _, e := range h.Events {
+				if e.Kind == Reclaim && e.Outcome == Done && e.Token == b.Token && e.Return < b.Until && !h.met(e.Token, Break) {
+					e.Outcome = NotHeld
+					return true
+				}
+			}
+		}
+		return false
+	},
+	"a forged reclaim": func(h History) bool {
+		for _, e := range h.Events {
+			for _, other := range h.Events {
+				if e.Kind == Reclaim && e.Outcome == Done && other.Kind != Break && other.Session != e.Session {
+					e.Client, e.Session = other.Client, other.Session
+					return true
+				}
+			}
+		}
+		return false
+	},
+	"a lease that comes back": func(h History) bool {
+		for e, g := range h.overtaken(h.Events) {
+			for _, first := range h.grants() {
+				if e.Kind == Acquire && e.Outcome == Held && e.Name == first.Name && e.Session == first.Session && first.Token < g.Token && !h.met(first.Token, Break) {
+					*e = Event{
+						Kind: Reclaim, Client: e.Client, Session: e.Session, Name: e.Name, Token: first.Token, Epoch: tokens.MaxEpoch, Outcome: Done,
+						Invoke: e.Invoke, Return: e.Return, invoked: e.invoked, returned: e.returned,
+					}
+					return true
+				}
+			}
+		}
+		return false
+	},
 	"a transfer without effect": func(h History) bool {
 		for _, e := range h.Events {
-			if e.Kind == Transfer && e.Outcome == Done && h.early(e.Token) && !h.ended(e.Token, Break, Release) {
+			if e.Kind == Transfer && e.Outcome == Done && h.early(e.Token) && !h.met(e.Token, Break, Release) {
 				e.Outcome = Nothing
 				return true
 			}
@@ -342,9 +451,9 @@ var flaws = map[string]func(History) bool{
 	},
 }
 
-// ended reports whether a request of those kinds may have taken effect on the
-// lease of token t.
-func (h History) ended(t tokens.Token, kinds ...Kind) bool {
+// met reports whether a request of those kinds may have taken effect on the lease
+// of token t.
+func (h History) met(t tokens.Token, kinds ...Kind) bool {
 	return slices.ContainsFunc(h.Events, func(e *Event) bool {
 		return e.Token == t && slices.Contains(kinds, e.Kind) && (e.Outcome == Done || e.Outcome == Unknown)
 	})
@@ -401,7 +510,7 @@ func TestUnknownOutcomesAreMany(t *testing.T) {
 			unknown++
 		}
 	}
-	if c := h.Counts(); c.Grants < 50 || c.Refusals < 20 || c.Transfers < 10 || c.Breaks < 20 || unknown < 100 || len(h.Beliefs) < 30 {
+	if c := h.Counts(); c.Grants < 50 || c.Refusals < 20 || c.Transfers < 10 || c.Breaks < 20 || c.Reclaims < 20 || unknown < 100 || len(h.Beliefs) < 30 {
 		t.Errorf("the simulation shows too little: %+v, %d unknown outcomes, %d beliefs", c, unknown, len(h.Beliefs))
 	}
 }
