@@ -1,12 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -36,10 +36,10 @@ type admin struct {
 // listenAdmin opens the socket, in a data folder that this process has locked:
 // so one that is there already is a former process's.
 func (n *Node) listenAdmin() error {
-	if n.locked == nil {
+	path := n.cfg.AdminSocket
+	if path == "" {
 		return nil
 	}
-	path := filepath.Join(n.cfg.Data, AdminSocket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("admin socket: %w", err)
 	}
@@ -63,6 +63,60 @@ func (n *Node) listenAdmin() error {
 		}
 	})
 	return nil
+}
+
+// HandOver implements adminv1.AdminServer.
+func (a *admin) HandOver(ctx context.Context, req *adminv1.HandOverRequest) (*adminv1.HandOverResponse, error) {
+	n := a.node
+	if g := n.member(); g != nil && g.raft.State() == raft.Leader || n.leads() != nil {
+		c, err := n.HandOver(ctx, req.GetTo())
+		return &adminv1.HandOverResponse{Epoch: c.Epoch, TookMs: transport.MillisUp(c.Took)}, err
+	}
+	leader, err := n.leader()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := leader.HandOver(ctx, &peerv1.HandOverRequest{By: n.who().ServerID(), To: req.GetTo()})
+	return &adminv1.HandOverResponse{Epoch: resp.GetEpoch(), TookMs: resp.GetTookMs()}, fromGRPC(err)
+}
+
+// Adopt implements adminv1.AdminServer.
+func (a *admin) Adopt(ctx context.Context, req *adminv1.AdoptRequest) (*adminv1.AdoptResponse, error) {
+	n := a.node
+	shards, err := n.adoptable(req.GetShards(), req.GetShardBytes(), req.GetLeaseMs())
+	if err != nil {
+		return nil, err
+	}
+	if g := n.member(); g != nil && g.raft.State() == raft.Leader {
+		c, err := n.Adopt(ctx, shards)
+		return &adminv1.AdoptResponse{Epoch: c.Epoch}, err
+	}
+	leader, err := n.leader()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := leader.Adopt(ctx, &peerv1.AdoptRequest{By: n.who().ServerID(), Shards: shards.Count, ShardBytes: shards.Bytes, LeaseMs: req.GetLeaseMs()})
+	return &adminv1.AdoptResponse{Epoch: resp.GetEpoch()}, fromGRPC(err)
+}
+
+// adoptable is how an arbiter is to share the leases out; 0 is what the node was given.
+func (n *Node) adoptable(count, bytes, lease uint32) (leases.Shards, error) {
+	s := leases.Shards{Count: cmp.Or(count, n.cfg.Authority.Shards.Count), Bytes: cmp.Or(bytes, n.cfg.Authority.Shards.Bytes)}
+	switch own := uint32(n.cfg.Authority.Lease.Milliseconds()); {
+	case s.Count > leases.MaxShards:
+		return s, &leases.InvalidError{Field: "shards", Value: fmt.Sprint(s.Count), Bounds: fmt.Sprintf("1 to %d", leases.MaxShards)}
+	case s.Bytes < leases.MinShardBytes || s.Bytes > leases.MaxShardBytes:
+		return s, &leases.InvalidError{Field: "shard bytes", Value: fmt.Sprint(s.Bytes), Bounds: fmt.Sprintf("%d to %d", leases.MinShardBytes, leases.MaxShardBytes)}
+	case lease != 0 && lease != own:
+		return s, &leases.InvalidError{Field: "authority lease", Value: fmt.Sprintf("%d ms", lease), Bounds: fmt.Sprintf("%d ms, with which the nodes were started", own)}
+	}
+	return s, nil
+}
+
+// TakeOver implements adminv1.AdminServer.
+func (a *admin) TakeOver(ctx context.Context, _ *adminv1.TakeOverRequest) (*adminv1.TakeOverResponse, error) {
+	c, err := a.node.TakeOver(ctx)
+	return &adminv1.TakeOverResponse{Epoch: c.Epoch}, err
 }
 
 // Remove implements adminv1.AdminServer.
@@ -141,6 +195,28 @@ func (p *peer) TransferLeadership(ctx context.Context, req *peerv1.TransferLeade
 	}
 	name, err := p.node.transferLeadership(ctx, g, req.GetTo())
 	return &peerv1.TransferLeadershipResponse{Leader: name}, err
+}
+
+// HandOver is an operator's call that another member has passed on.
+func (p *peer) HandOver(ctx context.Context, req *peerv1.HandOverRequest) (*peerv1.HandOverResponse, error) {
+	if _, err := p.passedOn(ctx, req.GetBy()); err != nil {
+		return nil, err
+	}
+	c, err := p.node.HandOver(ctx, req.GetTo())
+	return &peerv1.HandOverResponse{Epoch: c.Epoch, TookMs: transport.MillisUp(c.Took)}, err
+}
+
+// Adopt is an operator's call that another member has passed on.
+func (p *peer) Adopt(ctx context.Context, req *peerv1.AdoptRequest) (*peerv1.AdoptResponse, error) {
+	if _, err := p.passedOn(ctx, req.GetBy()); err != nil {
+		return nil, err
+	}
+	shards, err := p.node.adoptable(req.GetShards(), req.GetShardBytes(), req.GetLeaseMs())
+	if err != nil {
+		return nil, err
+	}
+	c, err := p.node.Adopt(ctx, shards)
+	return &peerv1.AdoptResponse{Epoch: c.Epoch}, err
 }
 
 // passedOn checks that a call comes from a member.

@@ -112,7 +112,11 @@ func (n *Node) askSeeds() (others []*peerv1.HelloResponse, silent []string) {
 // it knew when it was started, without its own.
 func (n *Node) seeds() []string {
 	var seeds []string
-	for _, a := range slices.Concat(n.cfg.Join, n.knew) {
+	var known []string
+	if n.governed() {
+		known = n.arbitration.known()
+	}
+	for _, a := range slices.Concat(n.cfg.Join, n.knew, known) {
 		if a != n.cfg.Advertise && a != n.cfg.Listen && !slices.Contains(seeds, a) {
 			seeds = append(seeds, a)
 		}
@@ -138,7 +142,11 @@ func (n *Node) found(members int) error {
 // enter makes the node part of a cluster that another node belongs to.
 func (n *Node) enter(cluster leases.ID, by *peerv1.HelloResponse) error {
 	n.say("joining the cluster that " + by.GetSelf().GetName() + " belongs to")
-	err := n.become(func(self *identity.Identity) { self.Cluster, self.Group = cluster, cluster })
+	group, err := clusterOf(by.GetGroup())
+	if err != nil || group.IsZero() {
+		group = cluster
+	}
+	err = n.become(func(self *identity.Identity) { self.Cluster, self.Group = cluster, group })
 	if err != nil {
 		return err
 	}
@@ -170,16 +178,20 @@ func (n *Node) join() error {
 	ctx, cancel := context.WithTimeout(n.ctx, 4*n.cfg.ElectionTimeout)
 	defer cancel()
 	self := n.who()
-	_, err = client.Join(ctx, &peerv1.JoinRequest{Self: n.introduction(), Cluster: self.Cluster[:], Reads: leases.OpVersion})
+	_, err = client.Join(ctx, &peerv1.JoinRequest{Self: n.introduction(), Cluster: self.Cluster[:], Reads: leases.OpVersion, Group: self.Group[:]})
 	return fromGRPC(err)
 }
 
 func (n *Node) leaderAddress(others []*peerv1.HelloResponse) string {
+	own := n.who().Group
 	for _, o := range others {
-		if a := o.GetLeaderAddress(); a != "" {
-			return a
+		if group, err := clusterOf(o.GetGroup()); err == nil && group == own && o.GetLeaderAddress() != "" {
+			return o.GetLeaderAddress()
 		}
 	}
-	_, id := n.member().raft.LeaderWithID()
-	return n.addressOf(string(id))
+	if g := n.member(); g != nil {
+		_, id := g.raft.LeaderWithID()
+		return n.addressOf(string(id))
+	}
+	return ""
 }

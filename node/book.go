@@ -1,12 +1,14 @@
 package node
 
 import (
+	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/identity"
 	"github.com/coordd/coordd/transport"
 	peerv1 "github.com/coordd/coordd/transport/api/coordd/peer/v1"
@@ -16,10 +18,10 @@ import (
 // when they were heard. It is a hint everywhere but in its own rule: an address
 // that a server has given for a later start of its own replaces the one before.
 type book struct {
-	self  string
 	clock clock.Clock
 
 	mu      sync.Mutex // guards what follows
+	self    string     // the node's own server id
 	entries map[string]entry
 	conns   map[string]*grpc.ClientConn // by address
 }
@@ -33,6 +35,8 @@ type entry struct {
 	far                     int           // how many round trips in a row were long
 	reads                   uint32        // op version; 0: it has not said
 	applied                 uint64        // Raft index
+	group                   leases.ID     // the Raft group that it takes part in
+	led                     bool          // it knows a leader of that group
 }
 
 func newBook(self string, c clock.Clock) *book {
@@ -55,11 +59,11 @@ func (b *book) hint(m identity.Member) {
 
 // heard takes what a server has said of itself. It returns the entry as it is now.
 func (b *book) heard(n *peerv1.Node, change func(*entry)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if n.GetServerId() == "" || n.GetServerId() == b.self {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	e := b.entries[n.GetServerId()]
 	before := e.address
 	if n.GetStarts() >= e.starts {
@@ -108,6 +112,31 @@ func (b *book) hangUp(address string) {
 func (b *book) alive(id string, within time.Duration) (entry, bool) {
 	e, ok := b.get(id)
 	return e, ok && e.heard != 0 && b.clock.Now().Sub(e.heard) <= within
+}
+
+// renamed notes that the node itself goes on under another server id.
+func (b *book) renamed(self string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.self = self
+	delete(b.entries, self)
+}
+
+// seen returns the names of the nodes that were heard within a time, the own one
+// included, and whether one of them knows a leader of that group.
+func (b *book) seen(own string, group leases.ID, within time.Duration) (names []string, led bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.clock.Now()
+	names = append(names, own)
+	for _, e := range b.entries {
+		if e.heard != 0 && now.Sub(e.heard) <= within && e.name != own {
+			names = append(names, e.name)
+			led = led || e.led && e.group == group
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), led
 }
 
 // members is the book as the data folder and other nodes are told it.

@@ -189,7 +189,7 @@ func TestBreakDuringARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(t, 0)
 		round := make(chan struct{})
-		q.tenure.rounds.ask = func(context.Context) error { <-round; return nil }
+		raftOf(q.tenure).rounds.ask = func(context.Context) error { <-round; return nil }
 		time.Sleep(20 * time.Second)
 		got := make(chan error, 1)
 		go func() { got <- q.renewed() }()

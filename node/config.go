@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"regexp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/coordd/coordd/arbiter"
+	"github.com/coordd/coordd/authority"
 	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/hook"
@@ -24,6 +27,9 @@ const (
 	DefaultElectionTimeout = time.Second
 	MinElectionTimeout     = 100 * time.Millisecond
 	MaxElectionTimeout     = 10 * time.Second
+
+	// DefaultReformAfter is long enough for a Raft group to come back by itself.
+	DefaultReformAfter = 30 * time.Second
 
 	DefaultMaxClaims         = 16384
 	DefaultMaxWaiters        = 100000
@@ -81,6 +87,24 @@ type Config struct {
 	// those that queue for a name. 0: the default.
 	MaxClaims, MaxWaiters, MaxWaitersPerName int
 
+	// Arbiter, where it is not nil, decides who brings the cluster forth, and takes over
+	// when quorum is lost (docs/protocol.md). It is the same for all nodes. Bootstrap,
+	// FirstEpoch and Join are not needed with it: the nodes find each other by it, and
+	// the log may be in memory.
+	Arbiter arbiter.Store
+	// ArbiterName tells the clusters that share an arbiter apart: 1 to 63 letters,
+	// digits, - and _ (default "coordd").
+	ArbiterName string
+	// Authority is what a cluster that this node brings forth is to be like; one that
+	// is there keeps what it was born with.
+	Authority Authority
+	// ReformAfter is how long the Raft group has no leader, while the arbiter has taken
+	// over, before the nodes that see each other form another (default 30 s).
+	ReformAfter time.Duration
+	// AdminSocket is the path of the Unix socket for operators (default: AdminSocket in
+	// Data; none where there is no Data).
+	AdminSocket string
+
 	// Reflection lets gRPC clients ask which calls there are.
 	Reflection bool
 	// Metrics gets the node's collectors as one, from New to Close; nil: nobody
@@ -94,6 +118,19 @@ type Config struct {
 
 	// Testing is for this module's own tests.
 	Testing hook.Testing
+}
+
+// Authority is what is fixed at the birth of a cluster with an arbiter.
+type Authority struct {
+	// Lease is L, the authority lease: how long a leader that reaches nobody may go on,
+	// and the greater part of what a takeover takes. 1 s to 1 min (default 10 s).
+	Lease time.Duration
+	// Shards is how the leases are shared out among the arbiter's registers
+	// (default leases.DefaultShards of leases.DefaultShardBytes each).
+	Shards leases.Shards
+	// CeilingFloor is the least that the ceiling of TTLs falls to: after a takeover
+	// nothing is granted anew for as long as the ceiling (default 30 s).
+	CeilingFloor time.Duration
 }
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,63}$`)
@@ -115,6 +152,7 @@ func (c *Config) Validate() error {
 	if (c.Data == "") != c.InMemory && c.Testing.Storage == nil {
 		refuse("data", c.Data, "a folder, or storage in memory")
 	}
+	c.validateAuthority(refuse)
 	if c.FirstEpoch > tokens.MaxEpoch/2 {
 		refuse("first epoch", fmt.Sprint(c.FirstEpoch), fmt.Sprintf("1 to %d", tokens.MaxEpoch/2))
 	}
@@ -153,7 +191,51 @@ func (c *Config) Validate() error {
 	return errors.Join(problems...)
 }
 
+// validateAuthority looks at what belongs to the arbiter.
+func (c *Config) validateAuthority(refuse func(field, value, bounds string)) {
+	a := c.Authority
+	if !validName.MatchString(c.ArbiterName) {
+		refuse("arbiter name", c.ArbiterName, "1 to 63 letters, digits, - and _")
+	}
+	if a.Lease < authority.MinLease || a.Lease > authority.MaxLease || a.Lease%time.Millisecond != 0 {
+		refuse("authority lease", a.Lease.String(), fmt.Sprintf("%v to %v, in whole milliseconds", authority.MinLease, authority.MaxLease))
+	}
+	if a.Shards.Count < 1 || a.Shards.Count > leases.MaxShards {
+		refuse("shards", fmt.Sprint(a.Shards.Count), fmt.Sprintf("1 to %d", leases.MaxShards))
+	}
+	if a.Shards.Bytes < leases.MinShardBytes || a.Shards.Bytes > leases.MaxShardBytes {
+		refuse("shard bytes", fmt.Sprint(a.Shards.Bytes), fmt.Sprintf("%d to %d", leases.MinShardBytes, leases.MaxShardBytes))
+	}
+	if a.CeilingFloor < leases.MinTTL || a.CeilingFloor > leases.MaxTTL || a.CeilingFloor%time.Millisecond != 0 {
+		refuse("ttl ceiling floor", a.CeilingFloor.String(), fmt.Sprintf("%v to %v, in whole milliseconds", leases.MinTTL, leases.MaxTTL))
+	}
+	if c.ReformAfter < time.Second || c.ReformAfter > time.Hour {
+		refuse("reform after", c.ReformAfter.String(), "1s to 1h")
+	}
+}
+
 func (c *Config) setDefaults() {
+	if c.ArbiterName == "" {
+		c.ArbiterName = "coordd"
+	}
+	if c.Authority.Lease == 0 {
+		c.Authority.Lease = authority.DefaultLease
+	}
+	if c.Authority.Shards.Count == 0 {
+		c.Authority.Shards.Count = leases.DefaultShards
+	}
+	if c.Authority.Shards.Bytes == 0 {
+		c.Authority.Shards.Bytes = leases.DefaultShardBytes
+	}
+	if c.Authority.CeilingFloor == 0 {
+		c.Authority.CeilingFloor = authority.DefaultCeiling
+	}
+	if c.ReformAfter == 0 {
+		c.ReformAfter = DefaultReformAfter
+	}
+	if c.AdminSocket == "" && c.Data != "" {
+		c.AdminSocket = filepath.Join(c.Data, AdminSocket)
+	}
 	if c.FirstEpoch == 0 {
 		c.FirstEpoch = 1
 	}

@@ -74,20 +74,21 @@ func (n *Node) Queue(ctx context.Context, name string) ([]leases.Waiter, error) 
 	return b.Queue(ctx, name)
 }
 
-// get tells about a name, after a round of the voters (N5).
+// get tells about a name, once that is certain (N5).
 func (t *tenure) get(ctx context.Context, name string) (leases.State, error) {
-	if _, err := t.rounds.join(ctx); err != nil {
+	if err := t.replicator.certain(ctx, name); err != nil {
 		return leases.State{}, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := leases.State{Name: name}
-	t.fsm.View(func(table *leases.Table) {
-		if l, ok := table.Get(name); ok {
-			s = t.state(l)
-		}
-		s.Last, _ = table.Last(name)
-	})
+	l, last := t.replicator.look(name)
+	if l != nil {
+		s = t.state(l)
+	} else if err := t.settled(); err != nil {
+		return leases.State{}, err
+	}
+	s.Last = last
 	if q := t.lines[name]; q != nil {
 		s.Waiters = len(q.waiting)
 	}
@@ -98,34 +99,34 @@ func (t *tenure) get(ctx context.Context, name string) (leases.State, error) {
 func (t *tenure) state(l *leases.Lease) leases.State {
 	return leases.State{
 		Name: l.Name, Held: true, Token: l.Token, Owner: l.Owner, Attributes: l.Attributes, TTL: l.TTL,
-		AcquiredAt: l.AcquiredAt, AtMost: t.atMost(l), Broken: l.Broken,
+		AcquiredAt: l.AcquiredAt, AtMost: t.replicator.atMost(l), Broken: l.Broken,
 	}
 }
 
-// list tells which names are held, after a round of the voters.
+// list tells which names are held.
 func (t *tenure) list(ctx context.Context, prefix, after string, limit int) (leases.Page, error) {
-	if _, err := t.rounds.join(ctx); err != nil {
+	found, err := t.replicator.list(ctx, prefix, after, limit)
+	if err != nil {
 		return leases.Page{}, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var p leases.Page
-	t.fsm.View(func(table *leases.Table) {
-		p.At = leases.Position{Epoch: table.Epoch(), Revision: table.Revision()}
-		for l := range table.From(prefix, after) {
-			if len(p.Leases) == limit {
-				p.Next = p.Leases[limit-1].Name
-				return
-			}
-			p.Leases = append(p.Leases, t.state(l))
-		}
-	})
+	if err := t.settled(); err != nil {
+		return leases.Page{}, err
+	}
+	p := leases.Page{At: found.at}
+	for _, l := range found.leases {
+		p.Leases = append(p.Leases, t.state(l))
+	}
+	if found.more {
+		p.Next = found.leases[limit-1].Name
+	}
 	return p, nil
 }
 
-// queue tells who waits for a name, after a round of the voters.
+// queue tells who waits for a name here.
 func (t *tenure) queue(ctx context.Context, name string) ([]leases.Waiter, error) {
-	if _, err := t.rounds.join(ctx); err != nil {
+	if err := t.replicator.certain(ctx, name); err != nil {
 		return nil, err
 	}
 	t.mu.Lock()

@@ -134,12 +134,12 @@ func TestNothingIsToldWithoutARound(t *testing.T) {
 			"queue": func(ctx context.Context) error { _, err := q.tenure.queue(ctx, "x"); return err },
 		}
 		for name, call := range calls {
-			q.tenure.rounds.ask = func(context.Context) error { return leases.ErrNoQuorum }
+			raftOf(q.tenure).rounds.ask = func(context.Context) error { return leases.ErrNoQuorum }
 			if err := call(t.Context()); !errors.Is(err, leases.ErrNoQuorum) {
 				t.Errorf("%s without a quorum: got %v, want %v", name, err, leases.ErrNoQuorum)
 			}
 			answered := make(chan struct{})
-			q.tenure.rounds.ask = func(context.Context) error { <-answered; return nil }
+			raftOf(q.tenure).rounds.ask = func(context.Context) error { <-answered; return nil }
 			ctx, leave := context.WithCancel(t.Context())
 			got := make(chan error, 1)
 			go func() { got <- call(ctx) }()

@@ -38,15 +38,15 @@ func (e *expiry) add(name string, token tokens.Token, at clock.Instant) {
 // shrink forgets the leases that have ended, once they are more than those that
 // have not: with long TTLs and short work they would be very many. It is called
 // with mu held.
-func (t *tenure) shrink() {
-	if len(t.expiry.due) < 2*len(t.leases)+128 {
+func (r *raftReplicator) shrink() {
+	if len(r.expiry.due) < 2*len(r.leases)+128 {
 		return
 	}
-	t.expiry.due = slices.DeleteFunc(t.expiry.due, func(d due) bool {
-		w := t.leases[d.name]
+	r.expiry.due = slices.DeleteFunc(r.expiry.due, func(d due) bool {
+		w := r.leases[d.name]
 		return w == nil || w.token != d.token
 	})
-	heap.Init(&t.expiry.due)
+	heap.Init(&r.expiry.due)
 }
 
 // idle is how long the expirer sleeps when nothing is watched; an added entry
@@ -55,14 +55,14 @@ const idle = time.Minute
 
 // expire proposes the end of every lease whose deadline has passed, until ctx
 // ends.
-func (t *tenure) expire(ctx context.Context) {
+func (r *raftReplicator) expire(ctx context.Context) {
 	for ctx.Err() == nil {
-		next := t.expireDue()
+		next := r.expireDue()
 		wake, cancel := context.WithCancel(ctx)
-		stop := clock.AfterFunc(t.clock, next, cancel)
+		stop := clock.AfterFunc(r.tenure.clock, next, cancel)
 		select {
 		case <-wake.Done():
-		case <-t.expiry.wake:
+		case <-r.expiry.wake:
 		}
 		stop.Stop()
 		cancel()
@@ -71,27 +71,27 @@ func (t *tenure) expire(ctx context.Context) {
 
 // expireDue returns when to look again: at once where there were very many, lest
 // those that renew meanwhile wait for it.
-func (t *tenure) expireDue() clock.Instant {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := t.clock.Now()
+func (r *raftReplicator) expireDue() clock.Instant {
+	r.tenure.mu.Lock()
+	defer r.tenure.mu.Unlock()
+	now := r.tenure.clock.Now()
 	for range atOnce {
-		if len(t.expiry.due) == 0 {
+		if len(r.expiry.due) == 0 {
 			return now.Add(idle)
 		}
-		d := t.expiry.due[0]
+		d := r.expiry.due[0]
 		if now.Before(d.at) {
 			return d.at
 		}
-		heap.Pop(&t.expiry.due)
-		w := t.leases[d.name]
+		heap.Pop(&r.expiry.due)
+		w := r.leases[d.name]
 		switch {
 		case w == nil || w.token != d.token || w.expiring:
 		case now.Before(w.deadline):
-			heap.Push(&t.expiry.due, due{w.deadline, d.name, d.token})
+			heap.Push(&r.expiry.due, due{w.deadline, d.name, d.token})
 		default:
 			w.expiring = true
-			t.proposeExpiry(d)
+			r.proposeExpiry(d, w.deadline)
 		}
 	}
 	return now
@@ -104,21 +104,18 @@ const atOnce = 1000
 // retry is how long an expiry, or a line, waits that did not get into the log.
 const retry = 100 * time.Millisecond
 
-func (t *tenure) proposeExpiry(d due) {
-	t.propose(leases.Op{Kind: leases.KindExpire, Name: d.name, Token: d.token}, func(r leases.Result, err error) {
-		if w := t.leases[d.name]; err != nil && w != nil && w.token == d.token {
+func (r *raftReplicator) proposeExpiry(d due, deadline clock.Instant) {
+	t := r.tenure
+	t.propose(leases.Op{Kind: leases.KindExpire, Name: d.name, Token: d.token}, func(result leases.Result, err error) {
+		if w := r.leases[d.name]; err != nil && w != nil && w.token == d.token {
 			// Raft refuses entries for moments too, not only when the term is over.
 			w.expiring = false
-			t.expiry.add(d.name, d.token, t.clock.Now().Add(retry))
+			r.expiry.add(d.name, d.token, t.clock.Now().Add(retry))
 			return
 		}
-		if err != nil || r.Outcome != leases.Freed {
-			return // its holder was faster
+		if err == nil && result.Outcome == leases.Freed { // else its holder was faster
+			t.metrics.lag.Observe(t.metrics.since(deadline))
 		}
-		if w := t.leases[d.name]; w != nil && w.token == d.token {
-			t.metrics.lag.Observe(t.metrics.since(w.deadline))
-		}
-		t.ended(r.Lease, r.Ending)
 	})
 }
 

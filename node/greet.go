@@ -9,7 +9,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coordd/coordd/authority"
 	"github.com/coordd/coordd/clock"
+	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/identity"
 	"github.com/coordd/coordd/transport"
@@ -42,6 +44,11 @@ func (n *Node) greetMembers(g *group) {
 	_, leader := g.raft.LeaderWithID()
 	if leader == "" { // the others may all have moved
 		for _, a := range n.seeds() {
+			addresses[a] = true
+		}
+	}
+	if n.governed() { // and those of other groups are to be found
+		for _, a := range n.arbitration.known() {
 			addresses[a] = true
 		}
 	}
@@ -109,7 +116,11 @@ func (n *Node) joined() bool {
 // of says that the cluster has taken it out.
 func (n *Node) heed(resp *peerv1.HelloResponse) {
 	cluster, err := clusterOf(resp.GetCluster())
-	if err != nil || cluster != n.who().Cluster || !resp.GetStranger() || resp.GetTerm() < n.member().raft.CurrentTerm() {
+	group, err2 := clusterOf(resp.GetGroup())
+	if self := n.who(); err != nil || err2 != nil || cluster != self.Cluster || !group.IsZero() && group != self.Group || !resp.GetStranger() {
+		return
+	}
+	if g := n.member(); g == nil || resp.GetTerm() < g.raft.CurrentTerm() {
 		return
 	}
 	n.die(fmt.Errorf("%w by %s: to join again, empty the data folder first", ErrRemoved, resp.GetSelf().GetName()))
@@ -148,7 +159,11 @@ func (n *Node) take(resp *peerv1.HelloResponse) {
 	if self := n.who(); err != nil || cluster.IsZero() || cluster != self.Cluster {
 		return
 	}
-	n.book.heard(resp.GetSelf(), func(e *entry) { e.reads, e.applied = resp.GetReads(), resp.GetApplied() })
+	group, err := clusterOf(resp.GetGroup())
+	n.book.heard(resp.GetSelf(), func(e *entry) {
+		e.reads, e.applied = resp.GetReads(), resp.GetApplied()
+		e.group, e.led = group, err == nil && resp.GetLeaderId() != ""
+	})
 	for _, p := range resp.GetPeers() {
 		p.Name = identity.NameOf(p.GetServerId())
 		if validateNode(p) == nil {
@@ -197,7 +212,7 @@ func (n *Node) promote(g *group, target map[raft.ServerID]uint64, commit uint64)
 			continue
 		}
 		target[s.ID] = commit
-		if !alive || !greeted || e.applied < before || e.applied == 0 {
+		if !alive || !greeted || e.applied < before || e.applied == 0 || !n.mayVote(e.name) {
 			continue
 		}
 		free--
@@ -214,6 +229,16 @@ func (n *Node) promote(g *group, target map[raft.ServerID]uint64, commit uint64)
 			n.log.Warn("a member could not be made a voter", "member", s.ID, "err", err)
 		}
 	}
+}
+
+// mayVote reports whether the root register has a member among its takers already, as it
+// must before the member votes (W6).
+func (n *Node) mayVote(name string) (taker bool) {
+	if !n.governed() || !n.cfg.Testing.Rules.On(rules.TakersVoters) {
+		return true
+	}
+	n.arbitration.with(func(m *authority.Machine, _ clock.Instant) { taker = m.Taker(name) })
+	return taker
 }
 
 func fromGRPC(err error) error {

@@ -24,11 +24,16 @@ type group struct {
 	storage   storage
 	streams   *streams
 	loops     sync.WaitGroup
-	stop      chan struct{}
+	barriers  sync.WaitGroup  // that have not been answered
+	patience  time.Duration   // how long that may take
+	running   sync.WaitGroup  // the node's loops that belong to this group
+	ctx       context.Context // ends with the group
+	stop      context.CancelFunc
 	joined    atomic.Bool // a configuration has named this node, now or before; only ever set
 
-	mu      sync.Mutex // guards changed
+	mu      sync.Mutex // guards what follows
 	changed chan struct{}
+	redo    func() // ends what serves in the present term, so that it begins anew; nil: nothing does
 }
 
 // Raft's traffic is timed by the election timeout.
@@ -47,8 +52,9 @@ func (n *Node) startGroup() error {
 		return err
 	}
 	notify := make(chan bool, 1)
-	g := &group{storage: kept, stop: make(chan struct{}), changed: make(chan struct{})}
-	g.streams = &streams{Listener: n.server.Raft(), node: n, id: self.ServerID()}
+	g := &group{storage: kept, changed: make(chan struct{}), patience: 2 * n.cfg.ElectionTimeout}
+	g.ctx, g.stop = context.WithCancel(n.ctx)
+	g.streams = newStreams(n, self.ServerID())
 	g.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: g.streams, MaxPool: 3,
 		// No pipelining: where the decoder of its answers has met a newer term, the
@@ -67,6 +73,7 @@ func (n *Node) startGroup() error {
 		return err
 	})
 	if err != nil {
+		g.stop()
 		return errors.Join(fmt.Errorf("start Raft: %w", err), g.transport.Close(), kept.release())
 	}
 	g.joined.Store(g.raft.LastIndex() > 0) // only members are sent the log
@@ -87,8 +94,9 @@ func (n *Node) startGroup() error {
 		defer cancel()
 		return errors.Join(leases.ErrClosed, g.close(ctx), g.streams.drain(ctx))
 	}
-	n.loops.Go(func() { n.lead(g) })
-	n.loops.Go(func() { n.attend(g) })
+	g.running.Add(2)
+	n.loops.Go(func() { defer g.running.Done(); n.lead(g) })
+	n.loops.Go(func() { defer g.running.Done(); n.attend(g) })
 	return nil
 }
 
@@ -127,7 +135,7 @@ func (g *group) drain(notify <-chan bool) {
 			close(g.changed)
 			g.changed = make(chan struct{})
 			g.mu.Unlock()
-		case <-g.stop:
+		case <-g.ctx.Done():
 			return
 		}
 	}
@@ -138,6 +146,23 @@ func (g *group) change() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.changed
+}
+
+// again lets the present term, if this node leads it, begin anew.
+func (g *group) again() {
+	g.mu.Lock()
+	redo := g.redo
+	g.mu.Unlock()
+	if redo != nil {
+		redo()
+	}
+}
+
+// serves notes what ends the present term's serving.
+func (g *group) serves(redo func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.redo = redo
 }
 
 // leads reports whether this node leads term, as far as it knows.
@@ -191,10 +216,26 @@ func (g *group) handOver(ctx context.Context, log *slog.Logger) {
 	}
 }
 
+// barrier waits until everything that this leader's log holds has been applied.
+func (g *group) barrier(ctx context.Context) error {
+	f, done := g.raft.Barrier(0), make(chan error, 1)
+	g.barriers.Go(func() { done <- f.Error() })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // close ends Raft, and the storage only after it.
 func (g *group) close(ctx context.Context) error {
+	// Raft that is shut down never answers a barrier that its state machine has not come to.
+	soon, cancel := context.WithTimeout(ctx, g.patience)
+	_ = wait(soon, &g.barriers, "barriers")
+	cancel()
 	err := await(ctx, g.raft.Shutdown())
-	close(g.stop)
+	g.stop()
 	g.loops.Wait()
 	if err != nil {
 		return fmt.Errorf("the Raft group was not left in time: %w", err)

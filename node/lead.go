@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -18,17 +19,20 @@ import (
 // lead follows Raft's leadership: gained, it runs one term of it; lost, it waits
 // for the next. What a term has started ends with it.
 func (n *Node) lead(g *group) {
-	for n.ctx.Err() == nil {
+	for g.ctx.Err() == nil {
 		changed := g.change()
+		if n.governed() {
+			n.arbitration.poke()
+		}
 		if g.raft.State() == raft.Leader {
 			n.rule(g, g.raft.CurrentTerm())
-			if g.raft.State() == raft.Leader && n.ctx.Err() == nil {
+			if g.raft.State() == raft.Leader && g.ctx.Err() == nil {
 				continue // already another term
 			}
 		}
 		select {
 		case <-changed:
-		case <-n.ctx.Done():
+		case <-g.ctx.Done():
 		}
 	}
 }
@@ -36,7 +40,9 @@ func (n *Node) lead(g *group) {
 // rule runs one term of leadership until it is over.
 func (n *Node) rule(g *group, term uint64) {
 	log := n.log.With("term", term)
-	ctx, cancel := context.WithCancelCause(n.ctx)
+	ctx, cancel := context.WithCancelCause(g.ctx)
+	g.serves(func() { cancel(&leases.UnavailableError{Reason: "this leader begins its term anew"}) })
+	defer g.serves(nil)
 	var running sync.WaitGroup
 	running.Go(func() {
 		defer cancel(&leases.NotLeaderError{Node: n.cfg.Name})
@@ -58,9 +64,9 @@ func (n *Node) rule(g *group, term uint64) {
 		cancel(err)
 	}
 	<-ctx.Done()
-	n.mu.Lock()
-	n.serving = nil
-	n.mu.Unlock()
+	if t := n.leads(); t != nil && t.term == term {
+		n.serveNoMore(t)
+	}
 	cancel(nil)
 	running.Wait()
 	n.say("following")
@@ -69,29 +75,46 @@ func (n *Node) rule(g *group, term uint64) {
 // serve begins to serve in a term; what it starts ends with ctx.
 func (n *Node) serve(ctx context.Context, g *group, term uint64, running *sync.WaitGroup) error {
 	n.say("leading, not serving yet: applying what earlier leaders have committed")
-	if err := await(ctx, g.raft.Barrier(0)); err != nil {
+	if err := g.barrier(ctx); err != nil {
 		return fmt.Errorf("barrier: %w", err)
 	}
 	if !g.leads(term) {
 		return nil
 	}
-	proposer := fsm.NewProposer(measuredLog{n.cfg.Testing.Proposals(g.raft), n.metrics}, term, n.cfg.ElectionTimeout, func() (uint32, string) { return n.readBy(g) })
-	r := newRounds(n.clock, n.cfg.Testing.Rules, n.cfg.ElectionTimeout, func(ctx context.Context) error { return n.measuredRound(ctx, g, term) })
-	t := &tenure{
-		node: n.cfg.Name, term: term, clock: n.clock, fsm: n.fsm, proposer: proposer, rounds: r, rules: n.cfg.Testing.Rules,
-		limits: limits{n.cfg.MaxClaims, n.cfg.MaxWaiters, n.cfg.MaxWaitersPerName}, metrics: n.metrics, log: n.log.With("term", term),
+	own := n.proposer(g, term)
+	running.Go(func() { own.Run(ctx) })
+	if _, ok := n.adopted(); ok && n.arbitration == nil {
+		return errors.New("this cluster has an arbiter, and this node was given none: start it with the flags of the others")
+	} else if ok {
+		n.govern()
 	}
+	if n.governed() {
+		if err := n.give(ctx, g, own); err != nil {
+			return err
+		}
+		running.Go(func() { n.serveWindows(ctx, g, term, own) })
+		return nil
+	}
+	t := n.raftTenure(g, term, tenureRules{})
 	t.begin(ctx)
-	running.Go(func() { proposer.Run(ctx) })
-	running.Go(func() { r.run(ctx, t.over()) })
-	if err := n.give(ctx, g, proposer); err != nil {
+	if err := n.give(ctx, g, own); err != nil {
 		return err
 	}
-	if err := n.raise(ctx, proposer); err != nil {
+	if err := n.raise(ctx, own); err != nil {
 		return err
 	}
-	running.Go(func() { t.expire(ctx) })
-	running.Go(func() { t.tellPlaces(ctx) })
+	t.run(ctx, running)
+	n.serveBy(ctx, t)
+	return nil
+}
+
+// proposer returns one for a term; what it proposes is measured.
+func (n *Node) proposer(g *group, term uint64) *fsm.Proposer {
+	return fsm.NewProposer(measuredLog{n.cfg.Testing.Proposals(g.raft), n.metrics}, term, n.cfg.ElectionTimeout, func() (uint32, string) { return n.readBy(g) })
+}
+
+// serveBy lets a tenure answer clients from now on, unless it is over already.
+func (n *Node) serveBy(ctx context.Context, t *tenure) {
 	n.mu.Lock()
 	ended := ctx.Err() != nil
 	if !ended {
@@ -99,9 +122,17 @@ func (n *Node) serve(ctx context.Context, g *group, term uint64, running *sync.W
 	}
 	n.mu.Unlock()
 	if !ended { // not said with the lock held: a log can be slow
-		n.log.Info("serving", "term", term)
+		n.log.Info("serving", "term", t.term)
 	}
-	return nil
+}
+
+// serveNoMore ends what serveBy began.
+func (n *Node) serveNoMore(t *tenure) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.serving == t {
+		n.serving = nil
+	}
 }
 
 // give proposes the birth of a cluster that has none in its log, and waits until
@@ -112,6 +143,10 @@ func (n *Node) give(ctx context.Context, g *group, proposer *fsm.Proposer) error
 	n.fsm.View(func(t *leases.Table) { born = !t.Cluster().IsZero() })
 	if !born {
 		op := leases.Op{Kind: leases.KindBirth, Epoch: max(self.FirstEpoch, 1), Cluster: self.Cluster, Founders: max(self.Founders, 1)}
+		if n.governed() {
+			root, _ := n.arbitration.root()
+			op.Shards = root.Params.Shards
+		}
 		if _, err := propose(ctx, proposer, op); ctx.Err() != nil {
 			return nil
 		} else if err != nil {

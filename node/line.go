@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -54,12 +55,8 @@ func (t *tenure) acquire(ctx context.Context, s *session, c leases.Claim) (lease
 	}
 	answer := make(chan answered, 1)
 	asked := s.claim(c, func(g leases.Grant, err error) { answer <- answered{g, err} })
-	if c.Wait == 0 {
-		ctx, done := s.bound(ctx)
-		defer done()
-		if err := t.certainlyFree(ctx, asked); err != nil {
-			return leases.Grant{}, err
-		}
+	if err := t.admissible(ctx, asked); err != nil {
+		return leases.Grant{}, err
 	}
 	if err := t.start(asked); err != nil {
 		return leases.Grant{}, err
@@ -77,6 +74,24 @@ func (t *tenure) acquire(ctx context.Context, s *session, c leases.Claim) (lease
 	}
 }
 
+// admissible waits for what has to be so before a claim is taken in.
+func (t *tenure) admissible(ctx context.Context, c *claim) error {
+	if t.allow == nil && c.Wait > 0 {
+		return nil
+	}
+	ctx, done := c.session.bound(ctx)
+	defer done()
+	if t.allow != nil {
+		if err := t.allow(ctx, c.TTL); err != nil {
+			return err
+		}
+	}
+	if c.Wait > 0 {
+		return nil
+	}
+	return t.certainlyFree(ctx, c)
+}
+
 // start takes a claim in: it is answered from then on, at the latest when its
 // session ends. An error says that it was not taken in.
 func (t *tenure) start(c *claim) error {
@@ -84,6 +99,10 @@ func (t *tenure) start(c *claim) error {
 	defer t.mu.Unlock()
 	if err := t.admit(&c.request, c); err != nil {
 		return err
+	}
+	if t.may != nil && !t.may(c.TTL) { // with mu held, lest the ceiling is lowered meanwhile (W5)
+		c.forget()
+		return &leases.UnavailableError{Reason: "the ceiling of TTLs has just been lowered"}
 	}
 	if err := t.enter(c); err != nil {
 		c.forget()
@@ -93,13 +112,11 @@ func (t *tenure) start(c *claim) error {
 }
 
 // certainlyFree refuses a claim that does not wait for a name that is taken.
-// The table of a leader that has lost its term without knowing it may be old,
-// so the refusal needs a round of the voters (N5).
 func (t *tenure) certainlyFree(ctx context.Context, c *claim) error {
 	if !t.takenNow(c) {
 		return nil
 	}
-	if _, err := t.rounds.join(ctx); err != nil {
+	if err := t.replicator.certain(ctx, c.Name); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -131,8 +148,8 @@ func held(l *leases.Lease, c *claim) bool {
 	return l.Attempt == c.Attempt && l.Session == c.session.id
 }
 
-func (t *tenure) heldAfterRound(ctx context.Context, name string) error {
-	if _, err := t.rounds.join(ctx); err != nil {
+func (t *tenure) certainlyHeldBy(ctx context.Context, name string) error {
+	if err := t.replicator.certain(ctx, name); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -140,7 +157,8 @@ func (t *tenure) heldAfterRound(ctx context.Context, name string) error {
 	return t.heldBy(name)
 }
 
-// heldBy is called with mu held, after a round.
+// heldBy says why a name was not granted. It is called with mu held, once what is
+// known of the name is certain.
 func (t *tenure) heldBy(name string) error {
 	e := &leases.HeldError{Name: name}
 	q := t.lines[name]
@@ -149,9 +167,13 @@ func (t *tenure) heldBy(name string) error {
 	}
 	switch l := t.find(name); {
 	case l != nil:
-		e.By, e.Since, e.AtMost = l.Owner, l.AcquiredAt, t.atMost(l)
+		e.By, e.Since, e.AtMost = l.Owner, l.AcquiredAt, t.replicator.atMost(l)
 	case q != nil && q.proposed != nil:
 		e.By = q.proposed.Owner
+	default:
+		if grace := t.fresh(); grace != nil {
+			return grace
+		}
 	}
 	return e
 }
@@ -177,12 +199,14 @@ func (t *tenure) enter(c *claim) error {
 	}
 	t.turns++
 	c.turn = t.turns
-	l := t.find(c.Name)
-	first := l == nil && q.proposed == nil && len(q.waiting) == 0
+	l, grace := t.find(c.Name), t.fresh()
+	first := l == nil && grace == nil && q.proposed == nil && len(q.waiting) == 0
 	switch {
 	case l != nil && held(l, c):
 		go t.repeat(c)
 		return nil
+	case l == nil && grace != nil && c.Wait == 0:
+		return grace
 	case first && t.claims >= t.limits.claims:
 		return &leases.ExhaustedError{What: "claims in flight", Bound: uint64(t.limits.claims), Flag: "--max-claims"}
 	case first:
@@ -206,6 +230,10 @@ func (t *tenure) put(q *line, c *claim) {
 	}
 	q.waiting = slices.Insert(q.waiting, place, c)
 	t.waiters++
+	t.ttls.add(c.TTL)
+	if len(q.waiting) == 1 {
+		t.replicator.interest(c.Name, true)
+	}
 	if !c.waited {
 		c.waited, c.since = true, t.clock.Now()
 	}
@@ -221,6 +249,10 @@ func (t *tenure) take(q *line, place int) *claim {
 	c := q.waiting[place]
 	q.waiting = slices.Delete(q.waiting, place, place+1)
 	t.waiters--
+	t.ttls.remove(c.TTL)
+	if len(q.waiting) == 0 {
+		t.replicator.interest(c.Name, false)
+	}
 	if place < len(q.waiting) {
 		t.places.moved(c.Name)
 	}
@@ -268,7 +300,7 @@ func (t *tenure) limit(c *claim) {
 		if !left {
 			return // it is proposed, or answered: its answer is under way
 		}
-		err := t.heldAfterRound(c.session.ctx, c.Name)
+		err := t.certainlyHeldBy(c.session.ctx, c.Name)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		c.reply(leases.Grant{}, err)
@@ -318,12 +350,12 @@ func (t *tenure) tidy(name string) {
 	}
 }
 
-// advance proposes the first in line, if its turn has come. When the term is
+// advance proposes the first in line, if its turn has come. When the tenure is
 // over all that wait are answered by themselves. It is called with mu held.
 func (t *tenure) advance(name string) {
 	defer t.tidy(name)
 	q := t.lines[name]
-	for q != nil && q.proposed == nil && !q.resting && len(q.waiting) > 0 && t.ctx.Err() == nil && t.find(name) == nil {
+	for q != nil && q.proposed == nil && !q.resting && len(q.waiting) > 0 && t.serves() == nil && t.find(name) == nil && t.fresh() == nil {
 		t.submit(q, t.take(q, 0))
 	}
 }
@@ -331,14 +363,17 @@ func (t *tenure) advance(name string) {
 // submit proposes a claim whose turn has come. It is called with mu held.
 func (t *tenure) submit(q *line, c *claim) {
 	q.proposed = c
-	t.ask(c, func(r leases.Result, err error) { t.granted(q, r, err) })
+	t.ask(c.op(leases.KindAcquire), func(r leases.Result, err error) { t.granted(q, r, err) })
 }
 
-// ask proposes a claim. It is called with mu held.
-func (t *tenure) ask(c *claim, answer fsm.Answer) {
+// ask proposes a claim's op. It is called with mu held.
+func (t *tenure) ask(op leases.Op, answer fsm.Answer) {
 	t.claims++
-	t.propose(c.op(leases.KindAcquire), func(r leases.Result, err error) {
+	t.ttls.add(op.TTL)
+	ttl := op.TTL // the closure would keep all of op
+	t.propose(op, func(r leases.Result, err error) {
 		t.claims--
+		t.ttls.remove(ttl)
 		answer(r, err)
 	})
 }
@@ -353,9 +388,9 @@ func (c *claim) op(kind leases.Kind) leases.Op {
 
 // repeat answers the repeat of an attempt that has been granted: the same token,
 // no time (S40). It is no op: behind the release of its lease it would be granted
-// anew, before those that wait. That the lease is held needs a round (N5).
+// anew, before those that wait.
 func (t *tenure) repeat(c *claim) {
-	_, err := t.rounds.join(c.session.ctx)
+	err := t.replicator.certain(c.session.ctx, c.Name)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.find(c.Name)
@@ -375,7 +410,7 @@ func (t *tenure) repeat(c *claim) {
 }
 
 // refusal is the error of a claim that was neither granted nor found the name taken.
-func refusal(r leases.Result, err error) error {
+func (t *tenure) refusal(name string, r leases.Result, err error) error {
 	switch {
 	case err != nil:
 		return err
@@ -383,6 +418,9 @@ func refusal(r leases.Result, err error) error {
 		return &leases.InvalidError{Field: r.Field, Value: "another", Bounds: "what the attempt was granted with"}
 	case r.Outcome == leases.UsedUp:
 		return &leases.ExhaustedError{What: "fencing tokens of this epoch", Bound: 1 << 32}
+	case r.Outcome == leases.NoRoom:
+		s, _ := t.replicator.shards()
+		return &leases.ExhaustedError{What: fmt.Sprintf("bytes of leases in shard %d of the arbiter's registers", s.Of(name)), Bound: uint64(s.Bytes)}
 	default:
 		return &leases.UnavailableError{Reason: "the table answered " + r.Outcome.String()}
 	}
@@ -394,12 +432,10 @@ func (t *tenure) granted(q *line, r leases.Result, err error) {
 	c := q.proposed
 	q.proposed = nil
 	taken := err == nil && r.Outcome == leases.Refused // in between
-	// Raft refuses entries for moments, too: that must not empty the line.
-	moment := errors.Is(err, leases.ErrUnavailable) && c.waited && t.ctx.Err() == nil
+	moment := t.momentary(c, err)
 	switch {
 	case err == nil && (r.Outcome == leases.Granted || r.Outcome == leases.Repeated):
 		c.reply(t.grant(c, r), nil)
-		t.bump()
 	case (taken || moment) && t.withdrawn(c) != nil:
 		c.reply(leases.Grant{}, t.withdrawn(c))
 	case taken && c.Wait == 0:
@@ -407,12 +443,24 @@ func (t *tenure) granted(q *line, r leases.Result, err error) {
 	case taken, moment && c.Wait != 0: // it is first again
 		t.put(q, c)
 	default:
-		c.reply(leases.Grant{}, refusal(r, err))
+		c.reply(leases.Grant{}, t.refusal(c.Name, r, err))
 	}
 	if moment {
 		t.rest(q, c.Name)
 	}
 	t.advance(c.Name)
+}
+
+// momentary reports whether a claim was refused for a moment only, as Raft does too,
+// or a shard with a full queue: that must not empty the line. It is called with mu held.
+func (t *tenure) momentary(c *claim, err error) bool {
+	switch {
+	case t.ctx.Err() != nil:
+		return false
+	case errors.Is(err, leases.ErrGrace): // its end is known here, but not yet there
+		return true
+	}
+	return c.waited && (errors.Is(err, leases.ErrUnavailable) || errors.Is(err, leases.ErrExhausted))
 }
 
 // rest lets a line rest before the next claim is proposed. It is called with mu held.
@@ -426,18 +474,13 @@ func (t *tenure) rest(q *line, name string) {
 	})
 }
 
-// grant notes the first deadline of a new lease (N3). A repeat moves none: with
-// an attempt repeated one gets the same token, and no time (S40).
+// grant answers a claim that has been granted. A repeat gets the same token, and no
+// time (S40). It is called with mu held.
 func (t *tenure) grant(c *claim, r leases.Result) leases.Grant {
 	if r.Outcome == leases.Granted || r.Outcome == leases.Transferred {
-		life := c.TTL
-		if c.waited && t.rules.On(rules.FirstDeadline) {
-			life = min(life, leases.FirstDeadline)
-		}
-		t.watch(r.Lease, t.clock.Now().Add(leases.Stretch(life)), c.waited)
+		t.replicator.granted(r.Lease, c.waited)
 		t.metrics.grants.Inc()
 	}
-	w := t.leases[c.Name]
-	waited := c.waited || w != nil && w.waited && t.rules.On(rules.WaitedRepeats)
+	waited := c.waited || t.replicator.unconfirmed(r.Lease)
 	return leases.Grant{Token: r.Lease.Token, AcquiredAt: r.Lease.AcquiredAt, Waited: waited}
 }

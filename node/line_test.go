@@ -419,7 +419,7 @@ func (c *crowd) check() {
 	if len(c.log.entries) == 0 && tn.claims != 0 {
 		c.t.Errorf("count of claims: got %d, want none with nothing in the log", tn.claims)
 	}
-	for name, w := range tn.leases {
+	for name, w := range raftOf(tn).leases {
 		if l := tn.find(name); len(c.log.entries) == 0 && (l == nil || l.Token != w.token) {
 			c.t.Errorf("token %v of %s is watched; held is %+v", w.token, name, l)
 		}

@@ -60,6 +60,11 @@ func (n *Node) notServing() error {
 	case g == nil:
 		return &leases.UnavailableError{Reason: n.cfg.Name + " is " + doing}
 	}
+	if n.governed() {
+		if err := n.arbitration.elsewhere(); err != nil {
+			return err
+		}
+	}
 	_, id := g.raft.LeaderWithID()
 	switch {
 	case id == "":

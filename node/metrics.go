@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/coordd/coordd/arbiter"
 	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/fsm"
 	"github.com/coordd/coordd/leases"
@@ -23,6 +24,8 @@ type metrics struct {
 	endings   [leases.WhyTransferred + 1]prometheus.Counter // by why
 	refusals  *prometheus.CounterVec                        // of claims, by reason
 	renewals  *prometheus.CounterVec                        // by outcome
+	reclaims  *prometheus.CounterVec                        // by outcome
+	stale     prometheus.Counter
 	breaks    prometheus.Counter
 	rounds    *prometheus.CounterVec // by outcome
 	round     prometheus.Histogram
@@ -34,6 +37,10 @@ type metrics struct {
 	snapshot  prometheus.Histogram
 	watchers  prometheus.Gauge
 	dropped   prometheus.Counter
+
+	arbiterErrors *prometheus.CounterVec // by call
+	arbiterCall   prometheus.Histogram
+	changes       *prometheus.CounterVec // by why
 
 	all    []prometheus.Collector
 	gauges []gauge
@@ -70,7 +77,9 @@ func newMetrics(c clock.Clock, status func() Status) *metrics {
 		m.endings[why] = ended.WithLabelValues(why.String())
 	}
 	m.refusals = counters("claims_refused_total", "reason", "Acquires that were not granted, or whose outcome the leader did not learn, and why.")
-	m.renewals = counters("renewals_total", "outcome", "Renewals of a lease, by the leader: renewed, refused, or unknown where no majority confirmed the leader.")
+	m.renewals = counters("renewals_total", "outcome", "Renewals of a lease, by the leader: renewed, refused, grace where it is to be reclaimed, or unknown where nothing was certain.")
+	m.reclaims = counters("reclaims_total", "outcome", "Leases presented by their holders after a takeover: reclaimed, refused, grace where they are to be presented anew, or unknown.")
+	m.stale = counter("stale_ops_total", "Ops refused since another epoch had begun.")
 	m.breaks = counter("breaks_total", "Leases that an operator has broken, by the leader.")
 	m.rounds = counters("rounds_total", "outcome", "Rounds in which the leader asked the voters to confirm its term: confirmed or failed.")
 	m.round = histogram("round_seconds", "How long a round of the voters took.", seconds)
@@ -80,18 +89,33 @@ func newMetrics(c clock.Clock, status func() Status) *metrics {
 	m.lag = histogram("expiry_lag_seconds", "From the deadline of a lease to its having expired.", seconds)
 	m.snapshots = counter("snapshots_total", "Snapshots of the lease table written.")
 	m.snapshot = histogram("snapshot_seconds", "How long a snapshot took to be written.", prometheus.ExponentialBuckets(1e-3, 4, 9))
+	m.arbiterErrors = counters("arbiter_errors_total", "call", "Calls of the arbiter that were not answered, by call: load or swap of the root register.")
+	m.arbiterCall = histogram("arbiter_seconds", "How long the arbiter took to answer about the root register.", seconds)
+	m.changes = counters("authority_changes_total", "why", "Changes of authority that this node has seen in the root register, by why: birth, takeover, forced, handover, failback, imported, bump, adopted.")
 	m.watchers = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "coordd", Name: "watchers", Help: "Watches that this node serves."})
 	m.dropped = counter("watchers_dropped_total", "Watches that ended since they fell too far behind, or asked for changes that were forgotten.")
 	m.all = append(m.all, m.watchers)
 	m.status = status
 	for name, g := range map[string]gauge{
-		"leases":   {help: "Leases held, as this node's table has them.", of: func(s Status) float64 { return float64(s.Leases) }},
-		"waiters":  {help: "Acquires that wait in line, known to the leader alone.", of: func(s Status) float64 { return float64(s.Waiters) }},
-		"leader":   {help: "1 on the node that leads and serves.", of: func(s Status) float64 { return one(s.Serving) }},
-		"term":     {help: "Raft's term.", of: func(s Status) float64 { return float64(s.Term) }},
-		"epoch":    {help: "Epoch of the fencing tokens.", of: func(s Status) float64 { return float64(s.Epoch) }},
-		"revision": {help: "Ops applied since the cluster's birth.", of: func(s Status) float64 { return float64(s.Revision) }},
-		"voters":   {help: "Voting members that this node knows of.", of: func(s Status) float64 { return float64(s.voters()) }},
+		"leases":         {help: "Leases held, as this node's table has them.", of: func(s Status) float64 { return float64(s.Leases) }},
+		"waiters":        {help: "Acquires that wait in line, known to the leader alone.", of: func(s Status) float64 { return float64(s.Waiters) }},
+		"leader":         {help: "1 on the node that leads and serves.", of: func(s Status) float64 { return one(s.Serving) }},
+		"term":           {help: "Raft's term.", of: func(s Status) float64 { return float64(s.Term) }},
+		"epoch":          {help: "Epoch of the fencing tokens.", of: func(s Status) float64 { return float64(s.Epoch) }},
+		"revision":       {help: "Ops applied since the cluster's birth.", of: func(s Status) float64 { return float64(s.Revision) }},
+		"voters":         {help: "Voting members that this node knows of.", of: func(s Status) float64 { return float64(s.voters()) }},
+		"authority_mode": {help: "Who has authority, as this node knows: 0 not known or no arbiter, 1 raft, 2 fallback, 3 importing.", of: func(s Status) float64 { return s.Authority.mode() }},
+		"window_left_seconds": {help: "How long this node, as the leader, may still grant and renew.", of: func(s Status) float64 {
+			return s.Authority.seconds(func(a *AuthorityStatus) time.Duration { return a.WindowLeft })
+		}},
+		"grace_left_seconds": {help: "How long nothing is granted anew after a takeover.", of: func(s Status) float64 {
+			return s.Authority.seconds(func(a *AuthorityStatus) time.Duration { return a.GraceLeft })
+		}},
+		"ttl_ceiling_seconds": {help: "The longest TTL that is granted: how long a grace is.", of: func(s Status) float64 {
+			return s.Authority.seconds(func(a *AuthorityStatus) time.Duration { return a.Root.Ceiling() })
+		}},
+		"arbiter_reachable":   {help: "1 while the arbiter answers this node.", of: func(s Status) float64 { return one(s.Authority != nil && s.Authority.Arbiter.Reachable) }},
+		"fullest_shard_ratio": {help: "How full the fullest shard of the arbiter's registers is, or would be: at 1 its names are not granted any more.", of: func(s Status) float64 { return s.Authority.fullest() }},
 	} {
 		g.desc = prometheus.NewDesc("coordd_"+name, g.help, nil, nil)
 		m.gauges = append(m.gauges, g)
@@ -166,12 +190,21 @@ func reason(err error) string {
 		{leases.ErrExhausted, "exhausted"},
 		{leases.ErrNoQuorum, "no_quorum"},
 		{leases.ErrClosed, "closed"},
+		{leases.ErrGrace, "grace"},
 	} {
 		if errors.Is(err, row.sentinel) {
 			return row.reason
 		}
 	}
 	return "unavailable"
+}
+
+// arbiter notes a call of the arbiter that was sent at sent.
+func (m *metrics) arbiter(call string, sent clock.Instant, err error) {
+	m.arbiterCall.Observe(m.since(sent))
+	if err != nil && !errors.Is(err, arbiter.ErrConflict) {
+		m.arbiterErrors.WithLabelValues(call).Inc()
+	}
 }
 
 // missed counts a watch that ended since its changes were forgotten.
@@ -183,17 +216,34 @@ func (m *metrics) missed(err error) {
 
 // renewed counts the answers to a renewal of n leases.
 func (m *metrics) renewed(n int, answers []error, err error) {
+	kept(m.renewals, "renewed", n, answers, err)
+}
+
+// reclaimed counts the answers to a reclaim of n leases.
+func (m *metrics) reclaimed(n int, answers []error, err error) {
+	kept(m.reclaims, "reclaimed", n, answers, err)
+}
+
+// kept counts how n leases were answered whose holder wants to keep them.
+func kept(by *prometheus.CounterVec, yes string, n int, answers []error, err error) {
 	if err != nil {
-		m.renewals.WithLabelValues("unknown").Add(float64(n))
+		by.WithLabelValues("unknown").Add(float64(n))
 		return
 	}
 	for _, answer := range answers {
-		if answer != nil {
-			m.renewals.WithLabelValues("refused").Inc()
-			n--
+		switch {
+		case answer == nil:
+			continue
+		case errors.Is(answer, leases.ErrNotHeld):
+			by.WithLabelValues("refused").Inc()
+		case errors.Is(answer, leases.ErrGrace):
+			by.WithLabelValues("grace").Inc()
+		default:
+			by.WithLabelValues("unknown").Inc()
 		}
+		n--
 	}
-	m.renewals.WithLabelValues("renewed").Add(float64(n))
+	by.WithLabelValues(yes).Add(float64(n))
 }
 
 // measuredFSM measures the state machine for Raft.

@@ -61,6 +61,8 @@ type Node struct {
 	blank       bool         // its folder held no identity: it may found a cluster
 	knew        []string     // addresses of the members in its folder
 	started     clock.Instant
+	arbitration *arbitration  // nil without an arbiter
+	raftEnded   chan struct{} // closed when no Raft connection comes in any more
 
 	ctx    context.Context // ends with the node; the cause says why
 	cancel context.CancelCauseFunc
@@ -89,7 +91,7 @@ func New(cfg Config) (*Node, error) {
 		cfg.Network = transport.TCP()
 	}
 	n := &Node{
-		cfg: cfg, log: cfg.Log.With("node", cfg.Name), clock: cfg.Clock, fatal: make(chan struct{}),
+		cfg: cfg, log: cfg.Log.With("node", cfg.Name), clock: cfg.Clock, fatal: make(chan struct{}), raftEnded: make(chan struct{}),
 		doing: "not started", forward: map[string]*transport.Conn{},
 	}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
@@ -130,7 +132,12 @@ func (n *Node) start(ctx context.Context) error {
 		return err
 	}
 	self := n.who()
-	if self.Cluster.IsZero() && len(n.cfg.Join)+len(n.knew) == 0 && !n.cfg.Bootstrap {
+	if n.cfg.Arbiter != nil {
+		n.arbitration = newArbitration(n)
+	}
+	// Other members may belong to a cluster that has not adopted the arbiter.
+	arbitrated := n.arbitration != nil && (self.Arbitrated || self.Cluster.IsZero() && len(n.cfg.Join) == 0)
+	if self.Cluster.IsZero() && len(n.cfg.Join)+len(n.knew) == 0 && !n.cfg.Bootstrap && !arbitrated {
 		return &leases.InvalidError{Field: "join", Value: "no addresses", Bounds: "the addresses of other members, or bootstrap"}
 	}
 	if !self.Cluster.IsZero() {
@@ -138,7 +145,15 @@ func (n *Node) start(ctx context.Context) error {
 			return err
 		}
 	}
-	n.loops.Go(n.belong)
+	n.loops.Go(func() { n.dispatch(n.server.Raft()) })
+	if arbitrated {
+		n.govern()
+	} else {
+		n.loops.Go(n.belong)
+		if n.arbitration != nil {
+			n.loops.Go(n.arbitration.await)
+		}
+	}
 	n.loops.Go(n.greet)
 	n.loops.Go(func() {
 		<-n.ctx.Done()

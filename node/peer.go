@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	grpcpeer "google.golang.org/grpc/peer"
 
+	"github.com/coordd/coordd/arbiter"
+	"github.com/coordd/coordd/authority"
 	"github.com/coordd/coordd/internal/version"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/identity"
@@ -51,7 +53,9 @@ func (p *peer) Hello(ctx context.Context, req *peerv1.HelloRequest) (*peerv1.Hel
 		Self: n.introduction(), Cluster: clusterBytes(self.Cluster), Founds: n.founds(),
 		Reads: leases.OpVersion, Version: version.Release,
 	}
+	resp.ReachesArbiter = n.arbitration != nil && n.arbitration.reaches()
 	if g != nil {
+		resp.Group = clusterBytes(self.Group)
 		_, leader := g.raft.LeaderWithID()
 		resp.LeaderId, resp.LeaderAddress = string(leader), n.addressOf(string(leader))
 		resp.Applied, resp.Term = g.raft.AppliedIndex(), g.raft.CurrentTerm()
@@ -102,6 +106,22 @@ func (p *peer) Confirm(_ context.Context, req *peerv1.ConfirmRequest) (*peerv1.C
 	return resp, nil
 }
 
+// Pledge answers a leader that asks this node to start no takeover (W1).
+func (p *peer) Pledge(_ context.Context, req *peerv1.PledgeRequest) (*peerv1.PledgeResponse, error) {
+	n := p.node
+	resp := &peerv1.PledgeResponse{Nonce: req.GetNonce()}
+	cluster, err1 := clusterOf(req.GetCluster())
+	group, err2 := clusterOf(req.GetGroup())
+	if err := errors.Join(err1, err2); err != nil || !n.governed() || req.GetServerId() != n.who().ServerID() {
+		return resp, err
+	}
+	resp.Yes = n.arbitration.pledge(authority.Pledge{
+		Cluster: cluster, Group: group, Epoch: req.GetEpoch(), Term: req.GetTerm(), Seq: arbiter.Version(req.GetSequence()), Nonce: req.GetNonce(),
+	})
+	resp.ReachesArbiter = n.arbitration.reaches()
+	return resp, nil
+}
+
 // Join takes a node in: as a non-voter, which becomes a voter once it has caught
 // up. An earlier incarnation of its name is removed, unless it is alive.
 func (p *peer) Join(ctx context.Context, req *peerv1.JoinRequest) (*peerv1.JoinResponse, error) {
@@ -122,6 +142,9 @@ func (p *peer) Join(ctx context.Context, req *peerv1.JoinRequest) (*peerv1.JoinR
 	}
 	if cluster != self.Cluster {
 		return nil, &leases.WrongClusterError{Want: cluster, Got: self.Cluster}
+	}
+	if group, err := clusterOf(req.GetGroup()); err != nil || !group.IsZero() && group != self.Group {
+		return nil, &leases.UnavailableError{Reason: self.Name + " takes part in another Raft group"}
 	}
 	if g.raft.State() != raft.Leader {
 		return nil, n.notServing()

@@ -103,7 +103,7 @@ func TestManyAtOnce(t *testing.T) {
 		}
 		time.Sleep(2 * leases.MaxTTL)
 		log.settle()
-		if n := len(tn.leases); n != 0 {
+		if n := len(raftOf(tn).leases); n != 0 {
 			t.Errorf("%d leases have not expired", n)
 		}
 		nobodyWaits(t, tn)

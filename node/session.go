@@ -36,9 +36,9 @@ func (t *tenure) open(id leases.ID, info leases.Info, events func(leases.Event))
 	s.ctx, s.cancel = context.WithCancelCause(t.ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ctx.Err() != nil {
+	if err := t.serves(); err != nil {
 		s.cancel(nil)
-		return nil, t.over()
+		return nil, err
 	}
 	if t.sessions[id] == nil {
 		t.sessions[id] = map[*session]struct{}{}
@@ -80,7 +80,7 @@ func (s *session) StartAcquire(c leases.Claim, done func(leases.Grant, error)) b
 		t.metrics.claim(err)
 		done(g, err)
 	})
-	if c.Wait == 0 && t.takenNow(asked) {
+	if t.may != nil && !t.may(c.TTL) || c.Wait == 0 && t.takenNow(asked) {
 		return false
 	}
 	return t.start(asked) == nil
@@ -105,6 +105,15 @@ func (s *session) Renew(ctx context.Context, held []leases.Held) ([]error, error
 	defer done()
 	answers, err := s.tenure.renew(ctx, s.id, held)
 	s.tenure.metrics.renewed(len(held), answers, err)
+	return answers, err
+}
+
+// Reclaim implements leases.Session.
+func (s *session) Reclaim(ctx context.Context, epoch uint32, held []leases.Claimed) ([]error, error) {
+	ctx, done := s.bound(ctx)
+	defer done()
+	answers, err := s.tenure.reclaim(ctx, s.id, epoch, held)
+	s.tenure.metrics.reclaimed(len(held), answers, err)
 	return answers, err
 }
 
@@ -152,10 +161,10 @@ type request struct {
 // admit notes a request as unanswered, c being its claim, unless its session has
 // ended. It is called with mu held.
 func (t *tenure) admit(r *request, c *claim) error {
-	switch {
-	case t.ctx.Err() != nil:
-		return t.over()
-	case r.session.ctx.Err() != nil:
+	if err := t.serves(); err != nil {
+		return err
+	}
+	if r.session.ctx.Err() != nil {
 		return r.session.Err()
 	}
 	r.session.unanswered[r] = c

@@ -30,6 +30,7 @@ type Status struct {
 	Waiters         int // known to the leader alone
 	ElectionTimeout time.Duration
 	Members         []Member
+	Authority       *AuthorityStatus // nil without an arbiter
 }
 
 // Member is one member as another sees it.
@@ -56,10 +57,15 @@ func (n *Node) Status() Status {
 		s.Waiters = t.waiters
 		t.mu.Unlock()
 	}
+	if g != nil {
+		s.Term = g.raft.CurrentTerm()
+	}
+	if n.governed() {
+		s.Authority = n.arbitration.status(s.Term, t)
+	}
 	if g == nil {
 		return s
 	}
-	s.Term = g.raft.CurrentTerm()
 	_, leader := g.raft.LeaderWithID()
 	s.LeaderAddress = n.addressOf(string(leader))
 	servers := g.servers()
@@ -113,7 +119,7 @@ func (s Status) proto() *coorddv1.ClusterStatus {
 	p := &coorddv1.ClusterStatus{
 		Node: s.Node, Version: version.Release, Leader: s.Leader, LeaderAddress: s.LeaderAddress, Serving: s.Serving,
 		State: s.Doing, Term: s.Term, Epoch: s.Epoch, Revision: s.Revision, Leases: uint64(s.Leases),
-		Waiters: uint64(s.Waiters), ElectionTimeoutMs: uint32(s.ElectionTimeout.Milliseconds()),
+		Waiters: uint64(s.Waiters), ElectionTimeoutMs: uint32(s.ElectionTimeout.Milliseconds()), Authority: s.Authority.proto(),
 	}
 	if !s.Cluster.IsZero() {
 		p.Cluster = s.Cluster.String()

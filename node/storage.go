@@ -26,6 +26,17 @@ func (s storage) release() error {
 	return s.close()
 }
 
+// wipe discards the log and the snapshots, once their storage was closed.
+func (n *Node) wipe() error {
+	switch t := n.cfg.Testing.Storage; {
+	case t != nil:
+		return t.Wipe()
+	case n.cfg.InMemory:
+		return nil // it went with the storage
+	}
+	return boltstore.Remove(n.cfg.Data)
+}
+
 func (n *Node) openStorage() (storage, error) {
 	var s storage
 	if t := n.cfg.Testing.Storage; t != nil {

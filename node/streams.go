@@ -20,10 +20,12 @@ import (
 // streams is Raft's network: its addresses are server ids, which are looked up
 // at each dial.
 type streams struct {
-	net.Listener
-	node *Node
-	id   string
-	open sync.WaitGroup // accepted connections that Raft still reads from
+	node   *Node
+	id     string
+	open   sync.WaitGroup // accepted connections that Raft still reads from
+	queue  chan net.Conn  // accepted ones that Raft has not taken yet
+	closed chan struct{}
+	close  func()
 
 	mu    sync.Mutex // guards ended
 	ended bool       // from then on open only falls
@@ -31,15 +33,41 @@ type streams struct {
 
 var _ raft.StreamLayer = (*streams)(nil)
 
+func newStreams(n *Node, id string) *streams {
+	s := &streams{node: n, id: id, queue: make(chan net.Conn), closed: make(chan struct{})}
+	s.close = sync.OnceFunc(func() { close(s.closed) })
+	return s
+}
+
+// offer hands an accepted connection to Raft, unless its part in the group is over.
+func (s *streams) offer(conn net.Conn) bool {
+	select {
+	case s.queue <- conn:
+		return true
+	case <-s.closed:
+		return false
+	}
+}
+
+// Close implements net.Listener: the port is the node's, and stays open.
+func (s *streams) Close() error {
+	s.close()
+	return nil
+}
+
 // Addr is the server id: votes are kept by address, and a new incarnation must
 // not pass for its predecessor.
 func (s *streams) Addr() net.Addr { return serverAddr(s.id) }
 
 // Accept implements net.Listener.
 func (s *streams) Accept() (net.Conn, error) {
-	conn, err := s.Listener.Accept()
-	if err != nil {
-		return nil, err
+	var conn net.Conn
+	select {
+	case conn = <-s.queue:
+	case <-s.closed:
+		return nil, net.ErrClosed
+	case <-s.node.raftEnded:
+		return nil, net.ErrClosed
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -124,28 +124,42 @@ func (l *ledger) within(t *testing.T, d time.Duration) *written {
 // begun returns a tenure over a table that has been born, and its end.
 func begun(t *testing.T) (*tenure, *ledger, context.CancelFunc) {
 	t.Helper()
+	return begunUnder(t, func(*tenureConfig, *raftConfig) {})
+}
+
+// begunUnder is begun, after change has changed what the tenure is made of.
+func begunUnder(t *testing.T, change func(*tenureConfig, *raftConfig)) (*tenure, *ledger, context.CancelFunc) {
+	t.Helper()
 	f := fsm.New(rules.Set{}, func(err error) { t.Errorf("the state machine has stopped: %v", err) })
 	log := &ledger{fsm: f, entries: make(chan *written, 100)}
 	birth := fsm.Entry{Term: 1, Ops: []leases.Op{{Kind: leases.KindBirth, Epoch: 1, Cluster: leases.NewID(), Founders: 1}}}
 	f.Apply(&raft.Log{Term: 1, Data: birth.Encode()})
-	machine := clock.NewRuntime()
-	tn := &tenure{
-		node: "n1", term: 1, clock: machine, fsm: f, log: slog.New(slog.DiscardHandler),
+	c := testConfig(clock.NewRuntime())
+	c.term = 1
+	r := raftConfig{
+		fsm:      f,
 		proposer: fsm.NewProposer(log, 1, time.Second, func() (uint32, string) { return leases.OpVersion, "" }),
-		rounds:   newRounds(machine, rules.Set{}, time.Second, func(context.Context) error { return nil }),
-		metrics:  newMetrics(machine, func() Status { return Status{} }),
-		limits:   limits{claims: 100, waiters: 100, waitersPerName: 100},
+		rounds:   newRounds(c.clock, rules.Set{}, time.Second, func(context.Context) error { return nil }),
 	}
+	change(&c, &r)
+	tn := newRaftTenure(c, r)
 	ctx, end := context.WithCancel(context.Background())
 	tn.begin(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { tn.proposer.Run(ctx) })
-	running.Go(func() { tn.rounds.run(ctx, tn.over()) })
-	running.Go(func() { tn.expire(ctx) })
-	running.Go(func() { tn.tellPlaces(ctx) })
+	tn.run(ctx, &running)
 	t.Cleanup(func() { end(); running.Wait(); log.abandon() })
 	return tn, log, end
 }
+
+func testConfig(c clock.Clock) tenureConfig {
+	return tenureConfig{
+		node: "n1", clock: c, log: slog.New(slog.DiscardHandler), metrics: newMetrics(c, func() Status { return Status{} }),
+		limits: limits{claims: 100, waiters: 100, waitersPerName: 100},
+	}
+}
+
+// raftOf is the part of a tenure that belongs to Raft.
+func raftOf(tn *tenure) *raftReplicator { return tn.replicator.(*raftReplicator) }
 
 func opened(t *testing.T, tn *tenure) *session {
 	t.Helper()
@@ -232,8 +246,8 @@ func granted(t *testing.T, log *ledger, s *session, c leases.Claim) leases.Grant
 // stray brings an acquire into the log that no line knows of.
 func stray(tn *tenure, s *session, c leases.Claim) {
 	op := s.claim(c, nil).op(leases.KindAcquire)
-	tn.fsm.View(func(table *leases.Table) { op.Epoch = table.Epoch() })
-	if err := tn.proposer.Propose(op, func(leases.Result, error) {}); err != nil {
+	raftOf(tn).fsm.View(func(table *leases.Table) { op.Epoch = table.Epoch() })
+	if err := raftOf(tn).proposer.Propose(op, func(leases.Result, error) {}); err != nil {
 		panic(err)
 	}
 }
@@ -377,7 +391,7 @@ func numbered(epoch, counter uint32) io.ReadCloser {
 	b := leases.AppendHeader(nil, 'T', leases.TableVersion, leases.FirstRelease)
 	cluster := leases.NewID()
 	b = append(b, cluster[:]...)
-	for _, n := range []uint32{1, epoch, counter, 1, 0, 0} { // founders, …, revision, leases, endings
+	for _, n := range []uint32{1, epoch, counter, 1, 0, 0, 0, 0, 0} { // founders, …, revision, shards and their bytes, leases, endings, staging
 		b = binary.AppendUvarint(b, uint64(n))
 	}
 	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
@@ -426,7 +440,7 @@ func TestWithdrawnWhileAnEpochBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tn, log, _ := begun(t)
 		s, c := opened(t, tn), wanted(0)
-		if err := tn.proposer.Propose(leases.Op{Kind: leases.KindBump, Epoch: 2}, func(leases.Result, error) {}); err != nil {
+		if err := raftOf(tn).proposer.Propose(leases.Op{Kind: leases.KindBump, Epoch: 2}, func(leases.Result, error) {}); err != nil {
 			t.Fatal(err)
 		}
 		bump := log.next()
@@ -471,7 +485,7 @@ func TestReleasedLeasesNeedNoMemory(t *testing.T) {
 		}
 		synctest.Wait()
 		tn.mu.Lock()
-		due := len(tn.expiry.due)
+		due := len(raftOf(tn).expiry.due)
 		tn.mu.Unlock()
 		if due > 1000 {
 			t.Errorf("got %d entries for one lease", due)

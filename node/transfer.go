@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/coordd/coordd/fsm"
 	"github.com/coordd/coordd/leases"
 )
 
@@ -22,19 +23,16 @@ func (t *tenure) transfer(ctx context.Context, session leases.ID, h leases.Held,
 		return false, t.release(ctx, session, h)
 	}
 	r, err := wait(ctx)
-	switch {
-	case err != nil:
-		return false, err
-	case r.Outcome == leases.Transferred, r.Outcome == leases.Freed:
-		return r.Outcome == leases.Transferred, nil
-	default:
-		return false, notHeld(h, r.Ending)
+	if err == nil && r.Outcome == leases.Transferred {
+		return true, nil
 	}
+	return false, released(h, r, err)
 }
 
-// bequeath proposes the transfer, if anybody waits under that attempt. The heir
-// leaves its place for as long as that takes; answer is called with mu held.
-func (t *tenure) bequeath(session leases.ID, h leases.Held, to leases.ID, answer func(leases.Result, error)) bool {
+// bequeath proposes the transfer, if anybody waits under that attempt, and leases are
+// granted. The heir leaves its place for as long as that takes; answer is called with
+// mu held.
+func (t *tenure) bequeath(session leases.ID, h leases.Held, to leases.ID, answer fsm.Answer) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	q, l := t.lines[h.Name], t.find(h.Name)
@@ -42,17 +40,15 @@ func (t *tenure) bequeath(session leases.ID, h leases.Held, to leases.ID, answer
 		return false // a late copy does not disturb those who wait
 	}
 	place := slices.IndexFunc(q.waiting, func(c *claim) bool { return c.Attempt == to })
-	if place < 0 {
+	if place < 0 || t.fresh() != nil {
 		return false
 	}
 	heir := t.take(q, place)
 	q.proposed = heir
-	t.claims++
 	op := heir.op(leases.KindTransfer)
 	op.Session, op.Heir, op.Token = session, heir.session.id, h.Token
-	t.propose(op, func(r leases.Result, err error) {
-		t.claims--
-		t.inherited(q, h, r, err)
+	t.ask(op, func(r leases.Result, err error) {
+		t.inherited(q, r, err)
 		answer(r, err)
 	})
 	return true
@@ -60,15 +56,14 @@ func (t *tenure) bequeath(session leases.ID, h leases.Held, to leases.ID, answer
 
 // inherited takes what became of a transfer. An heir that got nothing has its
 // place again. It is called with mu held.
-func (t *tenure) inherited(q *line, h leases.Held, r leases.Result, err error) {
+func (t *tenure) inherited(q *line, r leases.Result, err error) {
 	heir := q.proposed
 	q.proposed = nil
 	switch {
 	case err == nil && r.Outcome == leases.Transferred:
 		t.metrics.endings[leases.WhyTransferred].Inc()
 		heir.reply(t.grant(heir, r), nil)
-		t.bump()
-	case err != nil && !errors.Is(err, leases.ErrUnavailable):
+	case errors.Is(err, leases.ErrUnknownOutcome):
 		heir.reply(leases.Grant{}, err)
 	case t.withdrawn(heir) != nil:
 		heir.reply(leases.Grant{}, t.withdrawn(heir))
@@ -77,9 +72,5 @@ func (t *tenure) inherited(q *line, h leases.Held, r leases.Result, err error) {
 	default:
 		t.put(q, heir)
 	}
-	if err == nil && r.Outcome == leases.Freed { // a plain release after all
-		t.ended(r.Lease, r.Ending)
-		return
-	}
-	t.advance(h.Name)
+	t.advance(heir.Name)
 }

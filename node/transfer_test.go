@@ -521,7 +521,7 @@ func TestTransferWhileAnEpochBegins(t *testing.T) {
 		t.Run(fmt.Sprintf("withdrawn %v", withdrawn), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := newQueue(t, 2)
-				if err := q.tenure.proposer.Propose(leases.Op{Kind: leases.KindBump, Epoch: 2}, func(leases.Result, error) {}); err != nil {
+				if err := raftOf(q.tenure).proposer.Propose(leases.Op{Kind: leases.KindBump, Epoch: 2}, func(leases.Result, error) {}); err != nil {
 					t.Fatal(err)
 				}
 				bump := q.log.next()

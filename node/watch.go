@@ -68,7 +68,7 @@ func (n *Node) hears() context.Context {
 // attend ends the watches when no leader has been heard for long.
 func (n *Node) attend(g *group) {
 	var deafen context.CancelCauseFunc
-	for silent := 0; n.ctx.Err() == nil; n.pause(n.cfg.ElectionTimeout / lookOften) {
+	for silent := 0; g.ctx.Err() == nil; n.pause(n.cfg.ElectionTimeout / lookOften) {
 		_, leader := g.raft.LeaderWithID()
 		switch {
 		case leader == "":

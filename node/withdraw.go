@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/coordd/coordd/clock"
@@ -26,6 +27,9 @@ func (t *tenure) withdraw(ctx context.Context, session leases.ID, name string, a
 	}
 	t.mu.Unlock()
 	_, err := t.decide(ctx, leases.Op{Kind: leases.KindWithdraw, Name: name, Session: session, Attempt: attempt})
+	if errors.Is(err, leases.ErrGrace) {
+		return nil // nothing is held under it, and nobody reclaims what it has withdrawn
+	}
 	return err
 }
 

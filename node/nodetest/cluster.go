@@ -19,6 +19,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coordd/coordd/arbiter"
+	"github.com/coordd/coordd/arbiter/faulty"
 	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/fsm"
 	"github.com/coordd/coordd/internal/history"
@@ -39,6 +41,12 @@ type Config struct {
 	Delay, Jitter   time.Duration // of every link; the default is 1 ms each
 	Keep            int           // entries of the log behind a snapshot, which is taken whenever there are twice as many; 0: the nodes' own
 	Log             *slog.Logger  // of the nodes; nil: silent
+	// Arbiter gives the cluster an arbiter in memory, with this authority; nil: none. Its
+	// nodes then keep nothing from one life to the next, unless Disks is set.
+	Arbiter     *node.Authority
+	Disks       bool
+	Unadopted   bool // the cluster is founded as without the arbiter; it implies Disks
+	ReformAfter time.Duration
 }
 
 // Cluster is a number of nodes and the world around them. Nodes are numbered
@@ -53,6 +61,7 @@ type Cluster struct {
 	t       testing.TB
 	cfg     Config
 	members []*member
+	arbiter *arbiter.Memory
 	graves  sync.WaitGroup // the closing of lives that have crashed
 
 	mu       sync.Mutex // guards what follows
@@ -67,6 +76,7 @@ type member struct {
 	host  string
 	disk  *disk
 	clock *Clock
+	way   *faulty.Store // to the arbiter; nil without one
 
 	electionTimeout time.Duration // of its next life
 
@@ -121,6 +131,12 @@ func newCluster(t testing.TB, cfg Config) *Cluster {
 	for i := range cfg.Nodes + cfg.Spare {
 		c.members = append(c.members, &member{host: fmt.Sprintf("n%d", i+1), disk: newDisk(), clock: newClock(c.True), electionTimeout: cfg.ElectionTimeout})
 	}
+	if cfg.Arbiter != nil {
+		c.arbiter = arbiter.NewMemory()
+		for _, m := range c.members {
+			m.way = faulty.New(c.arbiter)
+		}
+	}
 	t.Cleanup(c.close)
 	return c
 }
@@ -169,6 +185,16 @@ func (c *Cluster) Start(i int) {
 			Log:  func(l fsm.Log) fsm.Log { return &proposals{l, proposed, c} },
 			Raft: c.keep,
 		},
+	}
+	if m.way != nil {
+		if !c.cfg.Disks && !c.cfg.Unadopted {
+			m.disk = newDisk()
+			cfg.Testing.Storage = m.disk.mount(m.writes)
+		}
+		cfg.Arbiter, cfg.Authority, cfg.ReformAfter = m.way, *c.cfg.Arbiter, c.cfg.ReformAfter
+		if !c.cfg.Unadopted {
+			cfg.Bootstrap, cfg.Join = false, nil
+		}
 	}
 	n, err := node.New(cfg)
 	if err != nil {

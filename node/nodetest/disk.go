@@ -30,7 +30,14 @@ func newDisk() *disk {
 // mount returns the disk as one life of the node sees it. Writes wait for the gate.
 func (d *disk) mount(g *gate) *hook.Storage {
 	m := &mounted{InmemStore: d.store, gate: g, journal: d.journal}
-	return &hook.Storage{Logs: m, Stable: m, Snapshots: d.snapshots, Identity: d.identity}
+	s := &hook.Storage{Logs: m, Stable: m, Snapshots: d.snapshots, Identity: d.identity}
+	s.Wipe = func() error {
+		d.store, d.snapshots = raft.NewInmemStore(), raft.NewInmemSnapshotStore()
+		m = &mounted{InmemStore: d.store, gate: g, journal: d.journal}
+		s.Logs, s.Stable, s.Snapshots = m, m, d.snapshots
+		return nil
+	}
+	return s
 }
 
 type mounted struct {

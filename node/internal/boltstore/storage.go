@@ -6,6 +6,8 @@ package boltstore
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
@@ -52,4 +54,16 @@ func Memory() Storage {
 		Logs: store, Stable: store, Snapshots: raft.NewInmemSnapshotStore(),
 		Close: func() error { return nil },
 	}
+}
+
+// Remove deletes what Open has made in a data folder, which must not be open.
+func Remove(dir string) error {
+	return errors.Join(os.RemoveAll(filepath.Join(dir, identity.SnapshotsDir)), removeFile(filepath.Join(dir, identity.LogFile)))
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

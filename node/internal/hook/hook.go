@@ -44,6 +44,8 @@ type Storage struct {
 	Stable    raft.StableStore
 	Snapshots raft.SnapshotStore
 	Identity  Identity
+	// Wipe empties all but Identity.
+	Wipe func() error
 }
 
 // Identity keeps who the node is.
