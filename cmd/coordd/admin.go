@@ -28,10 +28,13 @@ type operation struct {
 	patient      bool // waits for a leader that does not serve yet, too
 }
 
-func (o *operation) register(fs *pflag.FlagSet) {
+// operationTimeout is how long most operations may take.
+const operationTimeout = 15 * time.Second
+
+func (o *operation) register(fs *pflag.FlagSet, timeout time.Duration) {
 	fs.StringVar(&o.data, "data", "", "data `folder` of a node on this machine; any member's will do")
 	fs.StringVar(&o.socket, "socket", "", "that node's socket, a `file`, instead of --data (default: "+node.AdminSocket+" in the folder of --data)")
-	fs.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for it to be done")
+	fs.DurationVar(&o.timeout, "timeout", timeout, "how long to wait for it to be done")
 }
 
 // run makes one call to the node, again while there is no leader to carry it out.
@@ -55,6 +58,9 @@ func (o *operation) run(ctx context.Context, call func(context.Context, adminv1.
 	defer cancel()
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		err := call(ctx, adminv1.NewAdminClient(conn))
+		if ctx.Err() != nil && errors.Is(err, leases.ErrUnknownOutcome) {
+			return &exit{exitUnavailable, fmt.Errorf("%w: no answer within %v (--timeout)", leases.ErrUnknownOutcome, o.timeout)}
+		}
 		if !errors.Is(err, leases.ErrNoQuorum) && !errors.Is(err, leases.ErrNotLeader) && !(o.patient && errors.Is(err, leases.ErrUnavailable)) {
 			return err
 		}
@@ -131,7 +137,7 @@ With -o json the fields are removed, server_id.`,
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "remove it although it is alive")
-	op.register(cmd.Flags())
+	op.register(cmd.Flags(), operationTimeout)
 	out.register(cmd)
 	return cmd
 }
@@ -184,7 +190,7 @@ With -o json the field is leader.`,
 			return out.print(cmd.OutOrStdout(), view)
 		},
 	}
-	op.register(cmd.Flags())
+	op.register(cmd.Flags(), operationTimeout)
 	out.register(cmd)
 	return cmd
 }

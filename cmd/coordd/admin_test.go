@@ -121,7 +121,9 @@ func TestOperatorsWaitForALeader(t *testing.T) {
 
 func TestOperatorsWithoutNode(t *testing.T) {
 	dir := t.TempDir()
-	for _, args := range [][]string{{"remove", "n3"}, {"transfer-leadership"}} {
+	for _, args := range [][]string{
+		{"remove", "n3"}, {"transfer-leadership"}, {"failover", "--to", "raft"}, {"takeover", "--force"}, {"arbiter", "adopt"},
+	} {
 		failed(t, inProcess(t, args...), exitUsage, "--data (or COORDD_DATA)", "--socket")
 		failed(t, inProcess(t, append(args, "--data", dir)...), exitUnavailable,
 			filepath.Join(dir, node.AdminSocket), "is a node running with that data folder?")

@@ -114,6 +114,7 @@ var calls = []ref{
 	{"Acquire", "POST", "/v1/acquire", &coorddv1.AcquireRequest{Name: "a", Session: someID, Attempt: someID, TtlMs: 5000, Owner: &coorddv1.Owner{Label: "l"}}},
 	{"Withdraw", "POST", "/v1/withdraw", &coorddv1.WithdrawRequest{Name: "a", Session: someID, Attempt: someID}},
 	{"Renew", "POST", "/v1/renew", &coorddv1.RenewRequest{Name: "a", Session: someID, Token: 1}},
+	{"Reclaim", "POST", "/v1/reclaim", &coorddv1.ReclaimRequest{Name: "a", Session: someID, Token: 1, Epoch: 1, TtlMs: 5000, Owner: &coorddv1.Owner{Label: "l"}, AcquiredAtUnixMs: 1}},
 	{"Release", "POST", "/v1/release", &coorddv1.ReleaseRequest{Name: "a", Session: someID, Token: 1}},
 	{"Transfer", "POST", "/v1/transfer", &coorddv1.TransferRequest{Name: "a", Session: someID, Token: 1, To: someID}},
 	{"Get", "GET", "/v1/lease", &coorddv1.GetRequest{Name: "a"}},
@@ -144,9 +145,10 @@ var (
 		"token":       {"1 to 9007199254740991", []any{uint64(0), uint64(tokens.Max) + 1, uint64(1<<64 - 1)}},
 		"ttl_ms":      {"1000 to 300000", []any{uint32(1), uint32(999), uint32(300_001), uint32(1<<32 - 1)}},
 		"owner.label": wrongWords, "owner.site": wrongWords, "owner.host": wrongWords,
-		"attributes": {"at most 512 bytes", []any{bytes.Repeat([]byte{0}, 513)}},
-		"limit":      {"1 to 1000", []any{uint32(1001), uint32(1<<32 - 1)}},
-		"epoch":      {"1 to 2097151", []any{uint32(0), tokens.MaxEpoch + 1, uint32(1<<32 - 1)}},
+		"attributes":          {"at most 512 bytes", []any{bytes.Repeat([]byte{0}, 513)}},
+		"acquired_at_unix_ms": {"milliseconds since 1970", []any{int64(-1), int64(253402300800000)}},
+		"limit":               {"1 to 1000", []any{uint32(1001), uint32(1<<32 - 1)}},
+		"epoch":               {"1 to 2097151", []any{uint32(0), tokens.MaxEpoch + 1, uint32(1<<32 - 1)}},
 	}
 	// anyValue are the fields that have no wrong ones.
 	anyValue = []string{"wait_ms", "owner.pid", "revision"}
@@ -410,6 +412,14 @@ func (b *badInput) conversations(t *testing.T) {
 	renew := func(held ...*coorddv1.Held) *coorddv1.Call {
 		return &coorddv1.Call{Call: &coorddv1.Call_Renew{Renew: &coorddv1.Renew{Held: held}}}
 	}
+	reclaim := func(epoch uint32, claimed ...*coorddv1.Claimed) *coorddv1.Call {
+		return &coorddv1.Call{Call: &coorddv1.Call_Reclaim{Reclaim: &coorddv1.Reclaim{Epoch: epoch, Claimed: claimed}}}
+	}
+	claimed := func(change func(*coorddv1.Claimed)) *coorddv1.Claimed {
+		c := &coorddv1.Claimed{Held: &coorddv1.Held{Name: "a", Token: 1}, TtlMs: 5000}
+		change(c)
+		return c
+	}
 	release := func(held *coorddv1.Held) *coorddv1.Call {
 		return &coorddv1.Call{Call: &coorddv1.Call_Release{Release: &coorddv1.Release{Held: held}}}
 	}
@@ -421,7 +431,7 @@ func (b *badInput) conversations(t *testing.T) {
 		call          *coorddv1.Call
 	}
 	all := []bad{
-		{"call", "Acquire, Withdraw, Renew, Release or Transfer", &coorddv1.Call{}},
+		{"call", "Acquire, Withdraw, Renew, Reclaim, Release or Transfer", &coorddv1.Call{}},
 		{"name", "1 to 512 bytes", acquire(func(a *coorddv1.Acquire) { a.Name = "" })},
 		{"name", "1 to 512 bytes", acquire(func(a *coorddv1.Acquire) { a.Name = long })},
 		{"name", "1 to 512 bytes", acquire(func(a *coorddv1.Acquire) { a.Name = "a\x00" })},
@@ -437,6 +447,16 @@ func (b *badInput) conversations(t *testing.T) {
 		{"held", "1 to 1024 leases", renew(slices.Repeat([]*coorddv1.Held{held}, 1025)...)},
 		{"name", "1 to 512 bytes", renew(held, &coorddv1.Held{Token: 1})},
 		{"token", "1 to 9007199254740991", renew(held, &coorddv1.Held{Name: "a"})},
+		{"epoch", "1 to 2097151", reclaim(0, claimed(func(*coorddv1.Claimed) {}))},
+		{"epoch", "1 to 2097151", reclaim(1<<32-1, claimed(func(*coorddv1.Claimed) {}))},
+		{"claimed", "1 to 256 leases", reclaim(1)},
+		{"claimed", "1 to 256 leases", reclaim(1, slices.Repeat([]*coorddv1.Claimed{claimed(func(*coorddv1.Claimed) {})}, 257)...)},
+		{"name", "1 to 512 bytes", reclaim(1, claimed(func(c *coorddv1.Claimed) { c.Held = nil }))},
+		{"token", "1 to 9007199254740991", reclaim(1, claimed(func(c *coorddv1.Claimed) { c.Held.Token = 1 << 53 }))},
+		{"ttl", "1s to 5m0s", reclaim(1, claimed(func(c *coorddv1.Claimed) { c.TtlMs = 0 }))},
+		{"attributes", "at most 512 bytes", reclaim(1, claimed(func(c *coorddv1.Claimed) { c.Attributes = make([]byte, 513) }))},
+		{"owner label", "at most 128 bytes", reclaim(1, claimed(func(c *coorddv1.Claimed) { c.Owner = &coorddv1.Owner{Label: long} }))},
+		{"acquired at", "milliseconds since 1970", reclaim(1, claimed(func(c *coorddv1.Claimed) { c.AcquiredAtUnixMs = -1 }))},
 		{"name", "1 to 512 bytes", release(nil)},
 		{"token", "1 to 9007199254740991", release(&coorddv1.Held{Name: "a"})},
 		{"token", "1 to 9007199254740991", release(&coorddv1.Held{Name: "a", Token: 1<<64 - 1})},
@@ -560,6 +580,8 @@ func (b *badInput) json(t *testing.T) {
 			switch fd.Kind() {
 			case protoreflect.StringKind, protoreflect.BytesKind:
 				types = append(types, `1`, `1.5`)
+			case protoreflect.Int64Kind:
+				types = append(types, `"x"`, `""`, `1.5`, `1e999`, `"0x1"`, `9223372036854775808`)
 			default:
 				types = append(types, `"x"`, `""`, `-1`, `1.5`, `1e999`, `"0x1"`, `" 1"`, `18446744073709551616`, `"99999999999999999999999999"`)
 			}

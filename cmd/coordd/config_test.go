@@ -184,7 +184,7 @@ func TestCheck(t *testing.T) {
 // their defaults, where there are any.
 func TestSampleConfig(t *testing.T) {
 	const sample = "../../docs/examples/coordd.yaml"
-	tls := newAuthority(t).issue("node")
+	tls := newCertAuthority(t).issue("node")
 	if got := inProcess(t, "serve", "--config", sample, "--check", "--cert", tls.cert, "--key", tls.key, "--ca", tls.ca); got != (result{}) {
 		t.Errorf("got %+v, want that all is right", got)
 	}

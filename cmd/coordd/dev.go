@@ -2,13 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,24 +17,32 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coordd/coordd/arbiter"
+	"github.com/coordd/coordd/authority"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node"
 	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 )
 
 // The shape of the cluster of coordd dev. The port after each node's is for HTTP,
-// the one after that is reserved for gossip.
+// the one after that is reserved for gossip. Its times are short, so that what they
+// bound can be seen.
 const (
 	devNodes           = 3
 	devPortStep        = 10
 	devElectionTimeout = 300 * time.Millisecond
+	devAuthorityLease  = 2 * time.Second
+	devCeilingFloor    = 5 * time.Second
+	devReformAfter     = 5 * time.Second
 	devStartTimeout    = 15 * time.Second
 	devStopTimeout     = 5 * time.Second
+	devPrefix          = "dev-" // of its name in a store
 )
 
 func newDev() *cobra.Command {
 	var (
 		listen  = address(defaultAddr)
+		store   storeFlags
 		verbose bool
 	)
 	cmd := &cobra.Command{
@@ -44,14 +53,29 @@ real sockets on loopback: 127.0.0.1:7420, 7430 and 7440, or from the port of
 --listen on. The port after each is for HTTP (docs/http.md), the one after that is
 reserved for gossip.
 
-Everything is in memory and gone at the end (Ctrl-C). Leader elections take 0.3 s.`,
+Everything is in memory and gone at the end (Ctrl-C). Leader elections take 0.3 s.
+
+The cluster has an arbiter, in memory too, so that a hand-over to it and back can be
+tried: the commands are printed. --arbiter dynamodb keeps its registers in a DynamoDB
+table, or in an emulator of it (--arbiter-endpoint), made by coordd arbiter create-table;
+the cluster gets a name of its own there, unless --arbiter-name gives it one: started
+again with that name, soon, it goes on, and holders reclaim their leases. The
+authority lease is 2 s, nothing is granted anew for at least 5 s after a takeover,
+and a new group forms when nobody has led for 5 s. --arbiter none does without.`,
 		Example: `  coordd dev
-  coordd dev --listen 127.0.0.1:9420 -v`,
+  coordd dev --listen 127.0.0.1:9420 -v
+  coordd dev --arbiter dynamodb --arbiter-endpoint http://127.0.0.1:8000 --arbiter-region local`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			addrs, err := devAddresses(string(listen))
 			if err != nil {
 				return err
+			}
+			if store.name == "" {
+				store.name = devPrefix + strings.ToLower(rand.Text()[:8])
+			}
+			if !strings.HasPrefix(store.name, devPrefix) {
+				return usagef("invalid --arbiter-name %q: want one that begins with %s, so that this cluster takes no part in one that matters", store.name, devPrefix)
 			}
 			level := new(slog.LevelVar) // at first Info
 			var handler slog.Handler = slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})
@@ -62,10 +86,26 @@ Everything is in memory and gone at the end (Ctrl-C). Leader elections take 0.3 
 				// Those that are left have nobody to hand leadership to.
 				ending = func() { level.Set(slog.LevelError) }
 			}
-			return dev(cmd.Context(), addrs, slog.New(handler), ending, cmd.OutOrStdout())
+			log := slog.New(handler)
+			registers, err := store.open(cmd.Context(), log)
+			if err != nil {
+				return err
+			}
+			defer closeStore(registers)
+			sockets, err := os.MkdirTemp("", "coordd-dev-") // of mode 0700
+			if err != nil {
+				return fmt.Errorf("folder for the members' sockets: %w", err)
+			}
+			defer os.RemoveAll(sockets)
+			members := devMembers(addrs, sockets, registers, store.name, log)
+			greet := func(who string, took time.Duration) {
+				fmt.Fprint(cmd.OutOrStdout(), devGreeting(os.Args[0], members, store.look(), who, took))
+			}
+			return dev(cmd.Context(), members, greet, ending)
 		},
 	}
 	cmd.Flags().Var(&listen, "listen", "address of the first member; the others listen 10 and 20 ports above")
+	store.register(cmd.Flags(), "", memoryArbiter, noArbiter, dynamoDBArbiter)
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "log what the members do, not only what goes wrong")
 	return cmd
 }
@@ -91,9 +131,9 @@ func devAddresses(first string) ([]string, error) {
 	return addrs, nil
 }
 
-// dev runs a member at each address until a signal or the fatal end of one. It
-// calls ending before it closes them.
-func dev(ctx context.Context, addrs []string, log *slog.Logger, ending func(), stdout io.Writer) (err error) {
+// dev runs the members until a signal or the fatal end of one. It calls greet when they
+// are ready, and ending before it closes them.
+func dev(ctx context.Context, members []node.Config, greet func(who string, took time.Duration), ending func()) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	began := time.Now() // for people only
@@ -103,8 +143,7 @@ func dev(ctx context.Context, addrs []string, log *slog.Logger, ending func(), s
 		ending()
 		err = errors.Join(err, closeAll(nodes))
 	}()
-	for i := range addrs {
-		config := devConfig(i, addrs, log)
+	for _, config := range members {
 		if err := validate(&config); err != nil {
 			return err
 		}
@@ -120,32 +159,42 @@ func dev(ctx context.Context, addrs []string, log *slog.Logger, ending func(), s
 			return startError(err, "--listen")
 		}
 	}
-	leader, err := devReady(ctx, addrs)
+	who, err := devReady(ctx, members)
 	if ctx.Err() != nil {
 		return nil // the signal came before the cluster was there
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(stdout, devGreeting(os.Args[0], addrs, leader, time.Since(began)))
+	greet(who, time.Since(began))
 	return watch(ctx, nodes)
 }
 
-// devConfig is the config of member i.
-func devConfig(i int, addrs []string, log *slog.Logger) node.Config {
-	config := node.Config{
-		Name:            fmt.Sprintf("n%d", i+1),
-		Site:            "dev",
-		InMemory:        true,
-		Listen:          addrs[i],
-		HTTP:            besides(addrs[i]),
-		Join:            addrs,
-		Bootstrap:       true,
-		ElectionTimeout: devElectionTimeout,
-		Log:             log,
+// devMembers are the configs of the members at addrs. Their sockets are in a folder of
+// that name; store is nil where they have no arbiter.
+func devMembers(addrs []string, sockets string, store arbiter.Store, cluster string, log *slog.Logger) (members []node.Config) {
+	for i, addr := range addrs {
+		name := fmt.Sprintf("n%d", i+1)
+		config := node.Config{
+			Name:            name,
+			Site:            "dev",
+			InMemory:        true,
+			Listen:          addr,
+			HTTP:            besides(addr),
+			Join:            addrs,
+			Bootstrap:       store == nil,
+			ElectionTimeout: devElectionTimeout,
+			Arbiter:         store,
+			ArbiterName:     cluster,
+			Authority:       node.Authority{Lease: devAuthorityLease, CeilingFloor: devCeilingFloor},
+			ReformAfter:     devReformAfter,
+			AdminSocket:     filepath.Join(sockets, name+".sock"),
+			Log:             log,
+		}
+		withMetrics(&config)
+		members = append(members, config)
 	}
-	withMetrics(&config)
-	return config
+	return members
 }
 
 // watch waits until ctx ends, which is as it should be, or a node does.
@@ -180,25 +229,39 @@ func closeAll(nodes []*node.Node) error {
 	return errors.Join(errs...)
 }
 
-// devReady waits until leases are granted and returns who grants them.
-func devReady(ctx context.Context, addrs []string) (leader string, err error) {
-	c := connection{addrs: addrs, timeout: devStartTimeout}
-	answer, err := c.status(ctx, func(r *coorddv1.StatusResponse) bool { return r.GetCluster().GetServing() })
-	if err == nil && !answer.GetCluster().GetServing() {
+// devReady waits until leases are granted, or the arbiter has taken over from a former
+// cluster of that name, and says who serves.
+func devReady(ctx context.Context, members []node.Config) (who string, err error) {
+	c := connection{timeout: devStartTimeout}
+	for _, m := range members {
+		c.addrs = append(c.addrs, m.Listen)
+	}
+	fallback := func(c *coorddv1.ClusterStatus) bool { return c.GetAuthority().GetMode() == string(authority.Fallback) }
+	ready := func(r *coorddv1.StatusResponse) bool { return r.GetCluster().GetServing() || fallback(r.GetCluster()) }
+	answer, err := c.status(ctx, ready)
+	if err == nil && !ready(answer) {
 		err = fmt.Errorf("the members chose no leader within %v; -v shows what they do", devStartTimeout)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", &exit{code: exitInternal, err: err}
+	case fallback(answer.GetCluster()):
+		return "the arbiter has taken over from an earlier run", nil
 	}
-	return answer.GetCluster().GetLeader(), nil
+	return answer.GetCluster().GetLeader() + " leads", nil
 }
 
-// devGreeting tells what there is and what to type next. self is how coordd
-// was called.
-func devGreeting(self string, addrs []string, leader string, took time.Duration) string {
+// devGreeting tells what there is and what to type next. self is how coordd was
+// called; look is the command that shows the registers, where another process can.
+func devGreeting(self string, members []node.Config, look, who string, took time.Duration) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Three members on %s; %s leads, ready after %.1f s.\n", strings.Join(addrs, ", "), leader, took.Seconds())
-	fmt.Fprintf(&b, "Everything is in memory and gone when this process ends (Ctrl-C).\n\n")
+	addrs := members[0].Join
+	fmt.Fprintf(&b, "Three members on %s; %s, ready after %.1f s.\n", strings.Join(addrs, ", "), who, took.Seconds())
+	if look == "" {
+		fmt.Fprintf(&b, "Everything is in memory and gone when this process ends (Ctrl-C).\n\n")
+	} else {
+		fmt.Fprintf(&b, "They keep everything in memory; the arbiter's registers outlive this process (Ctrl-C).\n\n")
+	}
 	fmt.Fprintf(&b, "Type this in two other terminals; the second waits until the first is done:\n\n")
 	if addrs[0] != defaultAddr {
 		fmt.Fprintf(&b, "  export COORDD_ADDR=%s\n", strings.Join(addrs, ","))
@@ -208,6 +271,17 @@ func devGreeting(self string, addrs []string, leader string, took time.Duration)
 	fmt.Fprintf(&b, "  %s status\n", self)
 	fmt.Fprintf(&b, "  %s status nightly\n", self)
 	fmt.Fprintf(&b, "  curl '%s/v1/lease?name=nightly'\n", besides(addrs[0]))
+	if members[0].Arbiter == nil {
+		return b.String()
+	}
+	fmt.Fprintf(&b, "\nHand the leases over to the arbiter, and back; whoever holds one keeps it:\n\n")
+	for _, to := range []string{toFallback, toRaft} {
+		fmt.Fprintf(&b, "  %s failover --to %s --socket %s\n", self, to, members[0].AdminSocket)
+	}
+	fmt.Fprintf(&b, "  %s authority history\n", self)
+	if look != "" {
+		fmt.Fprintf(&b, "  %s %s\n", self, look)
+	}
 	return b.String()
 }
 

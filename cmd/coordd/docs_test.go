@@ -64,7 +64,9 @@ func writeBlock(b *strings.Builder, language, text string) {
 
 func writeFlag(b *strings.Builder, f *pflag.Flag) {
 	value, usage := pflag.UnquoteUsage(f)
-	usage, _, _ = strings.Cut(usage, " ["+envName(f.Name)+"]")
+	for _, env := range f.Annotations[envAnnotation] {
+		usage, _, _ = strings.Cut(usage, " ["+env+"]")
+	}
 	flag := strings.TrimSpace("--" + f.Name + " " + value)
 	if f.Shorthand != "" {
 		flag = "-" + f.Shorthand + ", " + flag

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/coordd/coordd/arbiter"
 	"github.com/coordd/coordd/leases"
 )
 
@@ -13,6 +14,7 @@ import (
 // it is that one. coordd run passes on its command's own code otherwise.
 const (
 	exitUsage         = 64  // a flag, argument, environment variable or configuration file is wrong
+	exitForeign       = 65  // a register of the arbiter holds what is not this release's
 	exitMissed        = 66  // changes that were asked for are no longer remembered
 	exitUnavailable   = 69  // no node that serves leases was reached, or it is at a bound
 	exitInternal      = 70  // coordd itself failed, or its disk stalled
@@ -25,9 +27,11 @@ const (
 const exitTable = `Exit codes:
     0  done
    64  a flag, an argument, an environment variable or the configuration file is wrong
+   65  arbiter show: a register holds what this release of coordd cannot read
    66  lease watch: changes were missed
    69  no node that serves leases was reached, there is no quorum, a bound is reached, such as
-       --max-waiters, or the nodes belong to another cluster
+       --max-waiters, or the nodes belong to another cluster; the arbiter has taken over and
+       nothing is granted anew yet; arbiter: the store was not reached, or refuses
    70  coordd itself failed, or its disk stalled
    75  run, lease acquire: somebody else holds the lease (run: another code by --held-exit)
    76  run: the lease was lost while the command ran, or --at-most was over; lease: it is not
@@ -83,7 +87,7 @@ func exitCode(err error) int {
 		{exitMissed, []error{leases.ErrMissed}},
 		{exitUnavailable, []error{
 			leases.ErrUnavailable, leases.ErrNoQuorum, leases.ErrNotLeader, leases.ErrUnknownOutcome,
-			leases.ErrWrongCluster, leases.ErrExhausted, context.DeadlineExceeded,
+			leases.ErrWrongCluster, leases.ErrExhausted, leases.ErrGrace, arbiter.ErrUnreachable, context.DeadlineExceeded,
 		}},
 	} {
 		for _, target := range row.of {

@@ -27,15 +27,16 @@ const fromAnnotation = "from"
 var typedOnly = []string{"yes", "now", "force", "holders-stopped"}
 
 // bindEnv gives every flag of fs an environment variable and says so in its
-// help: --max-claims is COORDD_MAX_CLAIMS.
+// help: --max-claims is COORDD_MAX_CLAIMS. One that has a variable keeps it.
 func bindEnv(fs *pflag.FlagSet) {
 	fs.VisitAll(func(f *pflag.Flag) {
 		if slices.Contains(typedOnly, f.Name) {
 			return
 		}
-		name := envName(f.Name)
-		f.Annotations = map[string][]string{envAnnotation: {name}}
-		f.Usage += " [" + name + "]"
+		if len(f.Annotations[envAnnotation]) == 0 {
+			f.Annotations = map[string][]string{envAnnotation: {envName(f.Name)}}
+		}
+		f.Usage += " [" + f.Annotations[envAnnotation][0] + "]"
 	})
 }
 

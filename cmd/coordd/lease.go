@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -60,8 +61,11 @@ func (h *holder) held(name string) (leases.Held, error) {
 
 func newLeaseRenew() *cobra.Command {
 	var (
-		h   holder
-		out output
+		h          holder
+		out        output
+		reclaim    time.Duration
+		label      string
+		attributes string
 	)
 	cmd := &cobra.Command{
 		Use:   "renew NAME",
@@ -69,34 +73,53 @@ func newLeaseRenew() *cobra.Command {
 		Long: `Renews the lease NAME, so that it lasts for its full TTL again, counted from before
 this call. Renew it whenever a third of the TTL has passed. The exit code is
 
-   0  it is held, and was renewed
-  69  nothing is known: it may have been renewed or not; try again
+   0  it is held, and was renewed, or reclaimed
+  69  nothing is known: it may have been renewed or not; try again; or the arbiter has
+      taken over, and it would have to be reclaimed, which is said
   76  it is not held any more: stop the work
 
 Code 76 also says that an operator has broken the lease. Then stop, and release it.
 
-With -o json the fields are name, token.`,
+When the arbiter of a cluster has taken over it knows no leases: each holder has to
+reclaim its own, before its deadline. --reclaim does so where it is needed, with the
+TTL, the --label and the --attributes that the lease was acquired with. Give it only
+while you rely on the lease: never when the TTL has passed since the last renewal
+that succeeded was begun, since somebody else may have had it meanwhile.
+
+With -o json the fields are name, token, reclaimed (true, or left out).`,
 		Example: `  coordd lease renew nightly --session "$COORDD_SESSION" --token "$COORDD_FENCING_TOKEN"
-  coordd lease renew nightly                  # they are taken from the environment`,
+  coordd lease renew nightly                  # they are taken from the environment
+  coordd lease renew nightly --reclaim 1m     # it was acquired with --ttl 1m`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			held, err := h.held(args[0])
 			if err != nil {
 				return err
 			}
-			err = h.conn.converse(cmd.Context(), leases.ID(h.session), func(ctx context.Context, s leases.Session) error {
-				return renew(ctx, s, held)
-			})
+			r := renewal{held: held}
+			if reclaim != 0 {
+				r.claimed = &leases.Claimed{Held: held, TTL: reclaim, Owner: caller(label), Attributes: []byte(attributes)}
+				if err := r.claimed.Validate(); err != nil {
+					return err
+				}
+			}
+			err = h.conn.converse(cmd.Context(), leases.ID(h.session), r.call)
 			if gone, ok := errors.AsType[*leases.NotHeldError](err); ok && gone.Why == leases.WhyBroken {
 				err = fmt.Errorf("%w: stop the work, then release it, so that the name is free at once", err)
 			}
 			if err != nil {
 				return err
 			}
-			return out.print(cmd.OutOrStdout(), renewedView{held})
+			if r.grace != nil {
+				return fmt.Errorf("lease %q was not renewed: %w; --reclaim with the TTL that it was acquired with does that", held.Name, r.grace)
+			}
+			return out.print(cmd.OutOrStdout(), renewedView{held, r.reclaimed})
 		},
 		ValidArgsFunction: completeLease,
 	}
+	cmd.Flags().DurationVar(&reclaim, "reclaim", 0, "reclaim the lease, which you rely on and which has this TTL, if the arbiter has taken over")
+	cmd.Flags().StringVar(&label, "label", defaultLabel, "`text` that says who holds it, for people; for --reclaim")
+	cmd.Flags().StringVar(&attributes, "attributes", "", "`text` to keep with the lease, for people and tools; for --reclaim")
 	h.register(cmd.Flags())
 	out.register(cmd)
 	return cmd
@@ -111,10 +134,45 @@ func renew(ctx context.Context, s leases.Session, held leases.Held) error {
 	return each[0]
 }
 
-type renewedView struct{ leases.Held }
+// renewal gives one lease its full TTL again.
+type renewal struct {
+	held    leases.Held
+	claimed *leases.Claimed // to reclaim it with; nil: its holder may not rely on it
+
+	reclaimed bool
+	grace     *leases.GraceError // it was not renewed, and would have to be reclaimed
+}
+
+// call makes it, in one conversation.
+func (r *renewal) call(ctx context.Context, s leases.Session) error {
+	err := renew(ctx, s, r.held)
+	grace, ok := errors.AsType[*leases.GraceError](err)
+	if !ok {
+		return err
+	}
+	if r.claimed == nil { // nor will it be, however often it is tried
+		r.grace = grace
+		return nil
+	}
+	each, err := s.Reclaim(ctx, grace.Epoch, []leases.Claimed{*r.claimed})
+	if err != nil {
+		return err
+	}
+	r.reclaimed = each[0] == nil
+	return each[0]
+}
+
+type renewedView struct {
+	leases.Held
+	Reclaimed bool `json:"reclaimed,omitempty"`
+}
 
 func (v renewedView) writeText(w io.Writer) {
-	fmt.Fprintf(w, "lease %q is renewed (token %v)\n", v.Name, v.Token)
+	how := "renewed"
+	if v.Reclaimed {
+		how = "reclaimed, since the arbiter has taken over"
+	}
+	fmt.Fprintf(w, "lease %q is %s (token %v)\n", v.Name, how, v.Token)
 }
 
 func newLeaseRelease() *cobra.Command {

@@ -18,6 +18,9 @@ import (
 	"github.com/coordd/coordd/leases"
 )
 
+// defaultLabel says of a script's lease who holds it.
+const defaultLabel = "a script"
+
 const (
 	// lastWord is how long after its wait a claim's answer is waited for: it says
 	// who holds the lease.
@@ -47,7 +50,7 @@ exit code is
 
    0  it is held
   69  no node that serves leases was reached, it did not answer, or it is at a bound,
-      such as --max-waiters
+      such as --max-waiters; or the arbiter has taken over, and grants nothing anew yet
   75  somebody else holds it, also after --wait
   76  that --attempt was withdrawn, or its lease is over: draw another one
   128+n  signal n came first: INT (this process then ends by it), TERM, HUP or QUIT
@@ -97,7 +100,7 @@ valid_ms, waited, acquired_at.`,
 	fs.Var(&wait, "wait", "how long to wait for the lease if somebody holds it, or forever")
 	fs.Var(&session, "session", "acquire it for this session (default: a new one)")
 	fs.Var(&attempt, "attempt", "acquire it under this attempt, and do not withdraw it (default: a new one)")
-	fs.StringVar(&label, "label", "a script", "`text` that says who holds it, for people")
+	fs.StringVar(&label, "label", defaultLabel, "`text` that says who holds it, for people")
 	fs.StringVar(&attributes, "attributes", "", "`text` to keep with the lease, for people and tools, at most 512 bytes")
 	conn.register(fs)
 	out.registerForms(cmd, "text", "json", "shell")

@@ -81,7 +81,7 @@ long after this answer at the latest it has).`,
 	cmd.Flags().Var(&token, "token", "the fencing token of the lease that is meant (required)")
 	cmd.Flags().BoolVar(&now, "now", false, "free the name at once, although its holder may go on for a while")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for the name again with --now")
-	op.register(cmd.Flags())
+	op.register(cmd.Flags(), operationTimeout)
 	out.register(cmd)
 	return cmd
 }

@@ -180,13 +180,17 @@ func (v pageView) writeText(w io.Writer) {
 	fmt.Fprintf(w, "As of %s: coordd lease watch --from %[1]s tells what follows\n", v.At)
 }
 
-// writeTable writes n rows under a head.
+// writeTable writes n rows under a head. Cells that are not for a terminal are quoted.
 func writeTable(w io.Writer, head string, n int, row func(i int) []string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	defer t.Flush()
 	fmt.Fprintln(t, head)
 	for i := range n {
-		fmt.Fprintln(t, strings.Join(row(i), "\t"))
+		cells := row(i)
+		for j := range cells {
+			cells[j] = printable(cells[j])
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 }
 

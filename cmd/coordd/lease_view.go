@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/tokens"
@@ -55,7 +52,7 @@ func (v leaseView) writeText(w io.Writer) {
 		if v.AcquiredAt != nil {
 			pairs = append(pairs, "since", v.AcquiredAt.Format(time.RFC3339))
 		}
-		pairs = append(pairs, "ends in at most", v.ends(), "attributes", printable(v.Attributes))
+		pairs = append(pairs, "ends in at most", v.ends(), "attributes", string(v.Attributes))
 	} else {
 		pairs = append(pairs, "held by", "nobody")
 	}
@@ -73,16 +70,6 @@ func (v leaseView) ends() string {
 		unless = "since an operator has broken it"
 	}
 	return fmt.Sprintf("%v %s (TTL %v)", milliseconds(*v.AtMostMS), unless, milliseconds(v.TTLMS))
-}
-
-// printable is b as text where it is text, and quoted otherwise: it comes from
-// whoever holds the lease and goes to a terminal.
-func printable(b []byte) string {
-	s := string(b)
-	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
 }
 
 // timeOfDay is t as it is printed; nil: not known.

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/coordd/coordd/internal/dynamolocal"
 )
 
 // asCoordd lets the test's own binary be coordd. Unlike the one that binary
@@ -29,7 +31,7 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
-	code := m.Run()
+	code := dynamolocal.Main(m).Run()
 	if built.dir != "" {
 		os.RemoveAll(built.dir)
 	}

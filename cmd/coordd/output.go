@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -56,13 +60,22 @@ func (o *output) print(w io.Writer, d document) error {
 }
 
 // writeFields writes names and values in two aligned columns. Pairs without a
-// value are left out.
+// value are left out; values that are not for a terminal are quoted.
 func writeFields(w io.Writer, pairs ...string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	defer t.Flush()
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			fmt.Fprintf(t, "%s\t%s\n", pairs[i], pairs[i+1])
+			fmt.Fprintf(t, "%s\t%s\n", pairs[i], printable(pairs[i+1]))
 		}
 	}
+}
+
+// printable is s where it is text, and quoted otherwise: it may come from whoever holds
+// a lease, or writes a register, and goes to a terminal.
+func printable(s string) string {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
 }

@@ -17,17 +17,17 @@ import (
 	"github.com/coordd/coordd/transport"
 )
 
-// authority issues certificates for 127.0.0.1 into a folder of its own.
-type authority struct {
+// certAuthority issues certificates for 127.0.0.1 into a folder of its own.
+type certAuthority struct {
 	t    *testing.T
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-func newAuthority(t *testing.T) *authority {
+func newCertAuthority(t *testing.T) *certAuthority {
 	t.Helper()
-	a := &authority{t: t, dir: t.TempDir()}
+	a := &certAuthority{t: t, dir: t.TempDir()}
 	a.cert = certificate("test CA")
 	a.cert.IsCA, a.cert.BasicConstraintsValid, a.cert.KeyUsage = true, true, x509.KeyUsageCertSign
 	a.key = a.write(a.cert, "ca")
@@ -45,7 +45,7 @@ func certificate(name string) *x509.Certificate {
 type files struct{ cert, key, ca string }
 
 // issue writes a certificate that is good for both ends.
-func (a *authority) issue(name string) files {
+func (a *certAuthority) issue(name string) files {
 	a.t.Helper()
 	cert := certificate(name)
 	cert.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
@@ -67,7 +67,7 @@ func (f files) flags() []string { return []string{"--cert", f.cert, "--key", f.k
 
 // write signs a certificate and writes it and its new key. The authority's own
 // it signs with that key.
-func (a *authority) write(cert *x509.Certificate, name string) *ecdsa.PrivateKey {
+func (a *certAuthority) write(cert *x509.Certificate, name string) *ecdsa.PrivateKey {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -99,4 +99,4 @@ func (a *authority) write(cert *x509.Certificate, name string) *ecdsa.PrivateKey
 	return key
 }
 
-func (a *authority) path(file string) string { return filepath.Join(a.dir, file) }
+func (a *certAuthority) path(file string) string { return filepath.Join(a.dir, file) }

@@ -74,7 +74,8 @@ Only what is dangerous has to be typed: --yes, --now, --force, --holders-stopped
 	root.SetFlagErrorFunc(flagError)
 	run := newRun()
 	run.ValidArgsFunction = completeRun
-	group(root, newCopyTo(), newDev(), newLease(), newRecover(), newRemove(), run, newServe(), newStatus(), newTransferLeadership(), newVersion())
+	group(root, newArbiter(), newAuthority(), newCopyTo(), newDev(), newFailover(), newLease(), newRecover(), newRemove(), run,
+		newServe(), newStatus(), newTakeover(), newTransferLeadership(), newVersion())
 	root.SetHelpCommand(newHelp(root))
 	for _, cmd := range below(root) {
 		cmd.Flags().SortFlags = false

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/coordd/coordd/arbiter"
 	"github.com/coordd/coordd/leases"
 )
 
@@ -50,6 +51,31 @@ func TestUsageErrors(t *testing.T) {
 		{name: "serve everywhere", args: "serve --name n1 --data d --insecure --listen :7420", want: []string{"--advertise (or COORDD_ADVERTISE) is missing"}},
 		{name: "serve in the open", args: "serve --name n1 --data d --listen 0.0.0.0:0", want: []string{"0.0.0.0:0", "--cert, --key and --ca", "--insecure"}},
 		{name: "serve with a wrong log level", args: "serve --log-level loud", want: []string{"debug or info or warn or error"}},
+		{name: "serve in memory alone", args: "serve --name n1 --memory", want: []string{"--memory needs --arbiter dynamodb", "give --data"}},
+		{name: "serve in memory and on disk", args: "serve --name n1 --memory --data d --arbiter dynamodb", want: []string{"--memory and --data exclude each other"}},
+		{name: "serve that founds by an arbiter", args: "serve --name n1 --bootstrap --arbiter dynamodb", want: []string{"--bootstrap and --arbiter exclude each other", "who begins the cluster"}},
+		{name: "serve from a later epoch by an arbiter", args: "serve --name n1 --first-epoch 7 --arbiter dynamodb", want: []string{"--first-epoch and --arbiter exclude each other", "coordd arbiter adopt"}},
+		{name: "serve with a table and no arbiter", args: "serve --name n1 --data d --arbiter-table leases --arbiter-region x", want: []string{"--arbiter-table, --arbiter-region without --arbiter: say --arbiter dynamodb, or --arbiter none"}},
+		{name: "the same by the environment", env: [2]string{"COORDD_ARBITER_TABLE", "leases"}, args: "serve --name n1 --data d", want: []string{"(--arbiter-table is from COORDD_ARBITER_TABLE)"}},
+		{name: "serve with an unknown arbiter", args: "serve --arbiter etcd", want: []string{`invalid --arbiter "etcd": want none or dynamodb`}},
+		{name: "serve with an arbiter in memory", args: "serve --arbiter memory", want: []string{"want none or dynamodb"}},
+		{name: "serve with a bad endpoint", args: "serve --name n1 --arbiter dynamodb --arbiter-region local --arbiter-endpoint nowhere", want: []string{"the arbiter's store cannot be used", `"nowhere"`}},
+		{name: "serve with a bad cluster name", args: "serve --name n1 --arbiter dynamodb --arbiter-region local --arbiter-name a/b", want: []string{`invalid --arbiter-name "a/b": want 1 to 63 letters`}},
+		{name: "serve with a short authority lease", args: "serve --name n1 --data d --authority-lease 10ms", want: []string{`invalid --authority-lease "10ms": want 1s to 1m0s`}},
+		{name: "serve without an authority lease", args: "serve --name n1 --data d --authority-lease 0s", want: []string{"invalid --authority-lease 0: want at least 1s"}},
+		{name: "serve without shards", args: "serve --name n1 --data d --shards 0", want: []string{"invalid --shards 0: want at least 1"}},
+		{name: "serve with too many shards", args: "serve --name n1 --data d --shards 4097", want: []string{`invalid --shards "4097": want 1 to 4096`}},
+		{name: "serve with small shards", args: "serve --name n1 --data d --shard-bytes 10", want: []string{`invalid --shard-bytes "10": want 1024 to`}},
+		{name: "serve with no ceiling of TTLs", args: "serve --name n1 --data d --ttl-ceiling-floor 10m", want: []string{`invalid --ttl-ceiling-floor "10m0s": want 1s to 5m0s`}},
+		{name: "serve that reforms at once", args: "serve --name n1 --data d --reform-after 1ms", want: []string{`invalid --reform-after "1ms": want 1s to 1h`}},
+		{name: "dev in a real cluster", args: "dev --arbiter dynamodb --arbiter-name billing", want: []string{`invalid --arbiter-name "billing": want one that begins with dev-`}},
+		{name: "failover to nowhere", args: "failover --data d", want: []string{"--to (or COORDD_TO) is missing: want fallback", "or raft"}},
+		{name: "failover elsewhere", args: "failover --to etcd --data d", want: []string{`invalid --to "etcd": want fallback or raft`}},
+		{name: "takeover without force", args: "takeover --data d", want: []string{"--force is missing", "coordd arbiter show"}},
+		{name: "adopt with too many shards", args: "arbiter adopt --data d --shards 5000", want: []string{"invalid --shards 5000: want 1 to 4096"}},
+		{name: "adopt with small shards", args: "arbiter adopt --data d --shard-bytes 1", want: []string{"invalid --shard-bytes 1: want 1024 to"}},
+		{name: "adopt with a long lease", args: "arbiter adopt --data d --authority-lease 1h", want: []string{"invalid --authority-lease 1h0m0s: want 1s to 1m0s"}},
+		{name: "renew with a TTL out of bounds", args: "lease renew a --session 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f --token 1 --reclaim 1ms", want: []string{"1ms"}},
 		{name: "dev too high", args: "dev --listen 127.0.0.1:65530", want: []string{"--listen"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -97,6 +123,8 @@ func TestExitCode(t *testing.T) {
 		{leases.ErrUnknownOutcome, exitUnavailable},
 		{&leases.WrongClusterError{}, exitUnavailable},
 		{&leases.ExhaustedError{}, exitUnavailable},
+		{&leases.GraceError{}, exitUnavailable},
+		{arbiter.Unreachable("k", errors.New("no route")), exitUnavailable},
 		{context.DeadlineExceeded, exitUnavailable},
 	} {
 		if got := exitCode(c.err); got != c.want {

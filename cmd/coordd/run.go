@@ -37,6 +37,10 @@ operator breaks the lease, the command gets TERM and its grace, too.
 --timeout bounds the search for a node that serves leases at the beginning. From
 then on the job waits for as long as --wait says, also while no node is heard.
 
+A takeover by the cluster's arbiter does not concern a command that runs: its lease is
+reclaimed. Who has none yet waits as --wait says, and without it ends with 69 while
+nothing is granted anew.
+
 Signals to this process reach the command's process group.
 
 --at-least keeps the lease, although the command has ended, until so long after

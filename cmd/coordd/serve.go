@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/coordd/coordd/authority"
 	"github.com/coordd/coordd/internal/version"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node"
@@ -37,6 +38,20 @@ To found a cluster, start all members with --bootstrap and with all addresses in
 one of them founds, the others join it. A member that comes back with its data
 needs no --bootstrap; one that has lost its data joins anew. No two processes
 may run under one name at the same time.
+
+With --arbiter dynamodb the registers in one DynamoDB table decide who has
+authority: a majority of the members, or, when it is lost, the registers themselves,
+from which every member that is left then grants leases. The members find each
+other, and the one that begins the cluster, by it: --bootstrap is refused,
+--join is not needed, and --data neither, since a cluster survives the loss of all
+memory. coordd arbiter create-table makes the table, and coordd arbiter check tells
+whether this machine may use it. --authority-lease, --shards, --shard-bytes and
+--ttl-ceiling-floor are fixed at a cluster's birth; to give a running cluster an
+arbiter see coordd arbiter adopt.
+
+A takeover begins when nobody has led for --authority-lease and a little; then
+nothing is granted anew for the longest TTL that was granted, at least
+--ttl-ceiling-floor, while holders keep what they have.
 
 On SIGTERM or SIGINT a leader hands leadership over, and the process ends in
 under 10 s; it stays a member. A second signal ends it at once. It ends with
@@ -60,7 +75,8 @@ given.`,
   coordd serve --config /etc/coordd/coordd.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := o.config(cmd.Flags(), cmd.ErrOrStderr())
+			config, err := o.config(cmd.Context(), cmd.Flags(), cmd.ErrOrStderr())
+			defer closeStore(config.Arbiter)
 			if err != nil || o.check {
 				return err
 			}
@@ -79,6 +95,7 @@ type serveOptions struct {
 	listen, advertise address
 	http              httpFlag
 	join              addresses
+	arbiter           storeFlags
 	tls               tlsFiles
 	log               logFlags
 }
@@ -90,7 +107,8 @@ func (o *serveOptions) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.check, "check", false, "do not run: only check the flags, the environment, the file and the certificates")
 	fs.StringVar(&c.Name, "name", "", "the member's `name`, unlike all others (required)")
 	fs.StringVar(&c.Site, "site", "", "where it runs, for people, such as aws or azure-west")
-	fs.StringVar(&c.Data, "data", "", "`folder` for its log, made if it is missing (required)")
+	fs.StringVar(&c.Data, "data", "", "`folder` for its log, made if it is missing (required, unless there is an arbiter)")
+	fs.BoolVar(&c.InMemory, "memory", false, "keep the log in memory, which needs an arbiter (default: with one, and without --data)")
 	fs.Var(&o.listen, "listen", "where it listens for clients and members")
 	fs.Var(&o.advertise, "advertise", "the address that the others are told (default: where it listens)")
 	fs.Var(&o.http, "http", "address for HTTP, or off (default: the port after --listen's, on loopback)")
@@ -99,6 +117,14 @@ func (o *serveOptions) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Bootstrap, "bootstrap", false, "found a cluster if there is none yet")
 	fs.Uint32Var(&c.FirstEpoch, "first-epoch", 1, "epoch of a cluster founded anew, greater than any of an earlier one's")
 	fs.DurationVar(&c.ElectionTimeout, "election-timeout", node.DefaultElectionTimeout, "how long without a leader until an election; the same on all members")
+	o.arbiter.register(fs, defaultCluster, noArbiter, dynamoDBArbiter)
+	a := &c.Authority
+	fs.DurationVar(&a.Lease, "authority-lease", authority.DefaultLease, "how long a leader that reaches nobody may go on: most of what a takeover takes")
+	fs.Uint32Var(&a.Shards.Count, "shards", leases.DefaultShards, "how many registers the leases are shared out among")
+	fs.Uint32Var(&a.Shards.Bytes, "shard-bytes", leases.DefaultShardBytes, "how many bytes the leases of one register may take up")
+	fs.DurationVar(&a.CeilingFloor, "ttl-ceiling-floor", authority.DefaultCeiling, "how long nothing is granted anew after a takeover, at least; longer where a longer TTL was granted")
+	fs.DurationVar(&c.ReformAfter, "reform-after", node.DefaultReformAfter, "how long nobody leads, after a takeover, until the members that are left form another group")
+	fs.StringVar(&c.AdminSocket, "admin-socket", "", "socket for operators, a `file` (default: "+node.AdminSocket+" in --data, or none)")
 	o.tls.register(fs)
 	fs.BoolVar(&c.Insecure, "insecure", false, "speak plaintext beyond loopback: anybody who reaches the port can take every lease")
 	fs.IntVar(&c.MaxClaims, "max-claims", node.DefaultMaxClaims, "how many claims are dealt with at a time")
@@ -108,8 +134,8 @@ func (o *serveOptions) register(fs *pflag.FlagSet) {
 }
 
 // config is what the flags, and the file if there is one, come to. It is valid,
-// and logs to stderr.
-func (o *serveOptions) config(fs *pflag.FlagSet, stderr io.Writer) (c node.Config, err error) {
+// and logs to stderr. Its arbiter, if it has one, is to be closed.
+func (o *serveOptions) config(ctx context.Context, fs *pflag.FlagSet, stderr io.Writer) (c node.Config, err error) {
 	if o.file != "" {
 		if err := applyConfig(fs, o.file); err != nil {
 			return c, err
@@ -126,8 +152,35 @@ func (o *serveOptions) config(fs *pflag.FlagSet, stderr io.Writer) (c node.Confi
 	c.HTTP = o.http.address(c.Listen)
 	withMetrics(&c)
 	c.Log = o.log.logger(stderr)
+	if err := o.arbitrate(ctx, fs, &c); err != nil {
+		return c, err
+	}
 	err = validate(&c)
 	return c, err
+}
+
+// arbitrate gives c its arbiter, and looks at the flags that go, or do not go, with one.
+func (o *serveOptions) arbitrate(ctx context.Context, fs *pflag.FlagSet, c *node.Config) (err error) {
+	if strays := o.arbiter.strays(fs); len(strays) > 0 {
+		return usagef("%s without --arbiter: say --arbiter %s, or --arbiter %s", strings.Join(strays, ", "), dynamoDBArbiter, noArbiter)
+	}
+	arbiter := o.arbiter.given()
+	switch {
+	case c.InMemory && !arbiter:
+		return usagef("--memory needs --arbiter %s: without one a member that forgets its log must never come back under its name; give --data", dynamoDBArbiter)
+	case c.InMemory && c.Data != "":
+		return usagef("--memory and --data exclude each other")
+	case arbiter && c.Bootstrap:
+		return usagef("--bootstrap and --arbiter exclude each other: by the arbiter's root register the members find out who begins the cluster")
+	case arbiter && c.FirstEpoch != 1:
+		return usagef("--first-epoch and --arbiter exclude each other: a cluster that an arbiter brings forth begins with epoch 1; one with greater tokens gets it by coordd arbiter adopt")
+	case !arbiter:
+		return nil
+	}
+	c.InMemory = c.Data == ""
+	c.ArbiterName = o.arbiter.name
+	c.Arbiter, err = o.arbiter.open(ctx, c.Log)
+	return err
 }
 
 // serve runs a node until a signal or its own fatal end.
@@ -145,7 +198,7 @@ func serve(ctx context.Context, config node.Config) error {
 	if err != nil {
 		return err
 	}
-	config.Log.Info("coordd "+version.String(), "node", config.Name, "listen", config.Listen, "http", cmp.Or(config.HTTP, httpOff), "data", config.Data)
+	config.Log.Info("coordd "+version.String(), "node", config.Name, "listen", config.Listen, "http", cmp.Or(config.HTTP, httpOff), "data", cmp.Or(config.Data, "in memory"))
 	if err := n.Start(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // a signal came first
@@ -193,6 +246,11 @@ func nonZero(config node.Config) error {
 	}{
 		{"first-epoch", config.FirstEpoch == 0, 1},
 		{"election-timeout", config.ElectionTimeout == 0, node.MinElectionTimeout},
+		{"authority-lease", config.Authority.Lease == 0, authority.MinLease},
+		{"shards", config.Authority.Shards.Count == 0, 1},
+		{"shard-bytes", config.Authority.Shards.Bytes == 0, leases.MinShardBytes},
+		{"ttl-ceiling-floor", config.Authority.CeilingFloor == 0, leases.MinTTL},
+		{"reform-after", config.ReformAfter == 0, time.Second},
 		{"max-claims", config.MaxClaims == 0, 1},
 		{"max-waiters", config.MaxWaiters == 0, 1},
 		{"max-waiters-per-name", config.MaxWaitersPerName == 0, 1},

@@ -17,6 +17,7 @@ type serving struct {
 	addrs   []string
 	dir     string
 	members []*member
+	flags   []string // that all have in common; nil: those that found a cluster with its data in dir
 }
 
 func newServing(t *testing.T) *serving {
@@ -38,6 +39,9 @@ func (s *serving) start(i int) {
 // line is member i's command line.
 func (s *serving) line(i int) []string {
 	name := fmt.Sprintf("n%d", i+1)
+	if s.flags != nil {
+		return append([]string{"serve", "--name", name, "--listen", s.addrs[i]}, s.flags...)
+	}
 	return []string{
 		"serve", "--name", name, "--data", filepath.Join(s.dir, name), "--listen", s.addrs[i],
 		"--join", s.all(), "--bootstrap", "--election-timeout", "300ms",

@@ -25,6 +25,13 @@ func newStatus() *cobra.Command {
 		Long: `Without NAME: who leads, and every member of the cluster, as it is now. The exit
 code is 0 when leases are granted, else 69 with the reason.
 
+Where the cluster has an arbiter it shows too who has authority: in mode raft the
+leader, as long as its window is open, by the arbiter's answers or by those of all
+members that may take over; in mode fallback every member, by the arbiter's registers;
+in mode importing, which is short, nobody. In the grace after a takeover holders renew
+and reclaim their leases, but nothing is granted anew: the exit code is 69 then, and
+the reason says when fresh grants begin.
+
 With NAME, as coordd lease get NAME: who holds that lease, since when, at most how
 long still, how many wait for it, and how the lease before it ended. The exit code
 is 0 when that is certain, else, after --timeout, 69. "since" is the granting node's
@@ -33,7 +40,11 @@ time of day.
 With -o json the fields are, for the cluster: serving, cluster, leader,
 leader_address, term, epoch, revision, leases, waiters, election_timeout_ms,
 members [{name, server_id, address, site, voter, leader, reachable,
-round_trip_us, note}], answered_by, release, state; for a lease: name, held,
+round_trip_us, note}], answered_by, release, state, and with an arbiter authority
+{mode, epoch, raft_epoch, group, owner, owner_term, sequence, takers, ttl_ceiling_ms,
+grace_done, grace_left_ms, held, lease_ms, rho, window_left_ms, window_by, arbiter
+{store, reachable, round_trip_us, errors, error}, shards {count, bytes, fullest,
+fullest_bytes}, history [{epoch, mode, node, why, at}]}; for a lease: name, held,
 token, owner {label, site, host, pid}, acquired_at, ttl_ms, at_most_ms, broken,
 waiters, attributes (base64), last {token, why, next_token}. Tokens are decimal strings.
 What is not known or does not apply is left out; later releases may add fields.`,
@@ -85,6 +96,8 @@ type clusterView struct {
 	AnsweredBy        string       `json:"answered_by"`
 	Release           string       `json:"release"`
 	State             string       `json:"state,omitempty"`
+
+	Authority *authorityView `json:"authority,omitempty"` // nil: there is no arbiter
 }
 
 type memberView struct {
@@ -114,7 +127,9 @@ func viewCluster(c *coorddv1.ClusterStatus) clusterView {
 		AnsweredBy:        c.GetNode(),
 		Release:           c.GetVersion(),
 		State:             c.GetState(),
+		Authority:         viewAuthority(c.GetAuthority()),
 	}
+	view.Serving = view.Serving && !view.Authority.grace() // renewals alone are served in one
 	if view.Serving {
 		view.Waiters = new(c.GetWaiters())
 	}
@@ -138,18 +153,24 @@ func viewCluster(c *coorddv1.ClusterStatus) clusterView {
 // why says for what reason no leases are granted, as far as it is known.
 func (v clusterView) why() string {
 	var why string
+	arbiter := v.Authority.why(v.leads())
 	switch {
 	case v.AnsweredBy == "":
 		return "no node answered"
+	case arbiter != "":
+		why = arbiter
 	case v.Leader == "":
 		why = "no leader is known" + v.quorum()
-	case v.Leader == v.AnsweredBy:
+	case v.leads():
 		why = "the leader does not serve yet"
 	default:
 		why = v.Leader + " at " + v.LeaderAddress + " leads, but it does not answer"
 	}
 	return fmt.Sprintf("%s; node %s: %s", why, v.AnsweredBy, orNone(v.State))
 }
+
+// leads reports whether the answering node is the leader.
+func (v clusterView) leads() bool { return v.Leader != "" && v.Leader == v.AnsweredBy }
 
 // quorum says how many voters are reachable where they are too few.
 func (v clusterView) quorum() string {
@@ -181,13 +202,16 @@ func (v clusterView) writeText(w io.Writer) {
 	if v.State != "" {
 		answered += ", " + v.State
 	}
-	writeFields(w,
-		"grants leases", yesNo(v.Serving),
-		"leader", orNone(leader),
-		"leases", held,
+	grants := yesNo(v.Serving)
+	if v.Serving {
+		grants += v.Authority.granting()
+	}
+	pairs := []string{"grants leases", grants, "leader", orNone(leader), "leases", held}
+	pairs = append(pairs, v.Authority.fields(v.leads())...)
+	writeFields(w, append(pairs,
 		"cluster", orNone(v.Cluster),
 		"election timeout", milliseconds(v.ElectionTimeoutMS).String(),
-		"answered by", answered)
+		"answered by", answered)...)
 	if len(v.Members) == 0 {
 		return
 	}

@@ -36,7 +36,7 @@ func TestLeasesSurviveTheirLeader(t *testing.T) {
 	)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	ca := newAuthority(t)
+	ca := newCertAuthority(t)
 	mine := ca.issue("client").load(t)
 	s := newSurvivors(t, ca, mine)
 	testStrangers(t, ca, mine, s.addrs)
@@ -226,7 +226,7 @@ type survivors struct {
 	term  uint64          // the last of them
 }
 
-func newSurvivors(t *testing.T, ca *authority, mine *transport.TLS) *survivors {
+func newSurvivors(t *testing.T, ca *certAuthority, mine *transport.TLS) *survivors {
 	t.Helper()
 	s := &survivors{serving: newServing(t), tls: ca.issue("node").flags(), terms: map[uint64]bool{}}
 	s.dir = memoryDir(t)
@@ -333,9 +333,9 @@ func (s *survivors) unharmed() {
 
 // testStrangers has clients asked for a lease that must not get one, each of
 // whom is told why.
-func testStrangers(t *testing.T, ca *authority, mine *transport.TLS, addrs []string) {
+func testStrangers(t *testing.T, ca *certAuthority, mine *transport.TLS, addrs []string) {
 	t.Helper()
-	other := newAuthority(t)
+	other := newCertAuthority(t)
 	foreign := other.issue("stranger").load(t)
 	trusting := other.issue("trusting stranger").load(t)
 	trusting.Client.RootCAs = mine.Client.RootCAs
