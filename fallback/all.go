@@ -89,31 +89,31 @@ func (c *Config) rewrite(ctx context.Context, r *Rewrite) ([]*leases.Lease, erro
 }
 
 // each calls do for 0 to n-1, for atOnce at a time. The first error ends all.
-func each(parent context.Context, n int, do func(ctx context.Context, i int) error) error {
-	ctx, cancel := context.WithCancelCause(parent)
+func each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var next, done atomic.Int64
+	var next atomic.Int64
 	var running sync.WaitGroup
+	errs := make(chan error, atOnce)
 	for range min(n, atOnce) {
 		running.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
-				if err := do(ctx, i); err != nil {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				err := do(ctx, i)
+				if err != nil {
+					errs <- err
 					cancel(err)
 					return
 				}
-				done.Add(1)
 			}
 		})
 	}
 	running.Wait()
-	if int(done.Load()) == n {
+	select {
+	case err := <-errs:
+		return err
+	default:
 		return nil
 	}
-	err := context.Cause(ctx)
-	if parent.Err() != nil && err == context.Cause(parent) {
-		err = fmt.Errorf("%w: %w", leases.ErrUnavailable, err)
-	}
-	return err
 }
 
 func sorted(parts [][]*leases.Lease) []*leases.Lease {

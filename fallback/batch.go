@@ -41,7 +41,7 @@ func (s *Shard) batch(now clock.Instant) Action {
 			// Grants are refused long before: only reclaims come here.
 			s.queue[0].refuse(&leases.ExhaustedError{What: fmt.Sprintf("bytes of the leases of shard %d, encoded", s.index), Bound: arbiter.MaxData})
 			s.queue = s.queue[1:]
-			n = min(len(s.queue), maxBatch)
+			n = min(len(s.queue), 1) // the next one will hardly fit either
 		}
 	}
 }

@@ -127,6 +127,14 @@ func (r *Replicator) Fill() []uint32 {
 	return fill
 }
 
+// Len is how many leases there are, as far as this node knows.
+func (r *Replicator) Len() (n int) {
+	for _, g := range r.registers {
+		g.look(func() { n += len(g.shard.Leases()) })
+	}
+	return n
+}
+
 // Queued is how many ops wait, in all shards.
 func (r *Replicator) Queued() (n int) {
 	for _, g := range r.registers {

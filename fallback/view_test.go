@@ -225,3 +225,17 @@ func TestEvents(t *testing.T) {
 		t.Errorf("of an earlier regime: got %+v", m.events)
 	}
 }
+
+// A lease that does not belong into the shard was put there by nobody that keeps the
+// rules. It is left alone, and costs no more than any other.
+func TestForeignLease(t *testing.T) {
+	w := newWorld(t, rules.Set{})
+	w.shards.Count = 2
+	w.index = 1 - w.shards.Of(job)
+	w.put(leases.Shard{Epoch: 2, Closed: true, Leases: []*leases.Lease{raftLease(alice, try1, 1)}})
+	m := w.serve(fresh(2, 1))
+	w.pass(time.Minute, m)
+	if w.swaps != 0 || w.loads > 30 || w.lease() == nil {
+		t.Errorf("%d writes, %d loads in a minute", w.swaps, w.loads)
+	}
+}

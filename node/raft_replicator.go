@@ -168,6 +168,11 @@ func (r *raftReplicator) longest() (ttl time.Duration) {
 	return ttl
 }
 
+func (r *raftReplicator) known() (n int) {
+	r.fsm.View(func(t *leases.Table) { n = t.Len() })
+	return n
+}
+
 func (r *raftReplicator) shards() (s leases.Shards, fill []uint32) {
 	r.fsm.View(func(table *leases.Table) { s, fill = table.Shards(), slices.Clone(table.Fill()) })
 	return s, fill

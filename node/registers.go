@@ -210,4 +210,6 @@ func (r *registers) atMost(l *leases.Lease) time.Duration { return leases.Stretc
 // longest: a fallback epoch never lowers the ceiling (W5).
 func (r *registers) longest() time.Duration { return 0 }
 
+func (r *registers) known() int { return r.replicator.Len() }
+
 func (r *registers) shards() (leases.Shards, []uint32) { return r.config.Shards, r.replicator.Fill() }

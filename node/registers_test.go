@@ -25,6 +25,7 @@ type fallbacks struct {
 	t      *testing.T
 	memory *arbiter.Memory
 	down   atomic.Bool // the arbiter does not answer
+	calls  atomic.Int64
 	config fallback.Config
 	nodes  []*tenure
 	drives []*fallback.Replicator
@@ -33,6 +34,7 @@ type fallbacks struct {
 
 // Load implements arbiter.Store.
 func (f *fallbacks) Load(ctx context.Context, key string) (arbiter.Register, error) {
+	f.calls.Add(1)
 	if f.down.Load() {
 		return arbiter.Register{}, arbiter.Unreachable(key, errors.New("it is down"))
 	}
@@ -41,6 +43,7 @@ func (f *fallbacks) Load(ctx context.Context, key string) (arbiter.Register, err
 
 // CompareAndSwap implements arbiter.Store.
 func (f *fallbacks) CompareAndSwap(ctx context.Context, key string, from arbiter.Version, w arbiter.Write) error {
+	f.calls.Add(1)
 	if f.down.Load() {
 		return arbiter.Unreachable(key, errors.New("it is down"))
 	}
@@ -212,7 +215,7 @@ func TestGrace(t *testing.T) {
 			c.Name = name
 			return c
 		}
-		s := opened(t, f.nodes[0])
+		s, told := listening(t, f.nodes[0])
 		grace := func(what string, err error) {
 			t.Helper()
 			var g *leases.GraceError
@@ -224,6 +227,9 @@ func TestGrace(t *testing.T) {
 		kept := ask(t.Context(), opened(t, f.nodes[1]), named("x", leases.Forever))
 		free := ask(t.Context(), opened(t, f.nodes[0]), named("y", leases.Forever))
 		grace("acquire, while another waits", within(t, soon, ask(t.Context(), s, named("y", 0))).err)
+		if events := told.take(); len(events) != 0 {
+			t.Errorf("who does not wait was told %v", events)
+		}
 		grace("acquire, after its wait", within(t, passed, ask(t.Context(), s, named("z", time.Second))).err)
 		errs, err := s.Renew(t.Context(), []leases.Held{old})
 		if err != nil {
@@ -275,9 +281,13 @@ func TestGrace(t *testing.T) {
 		if st, err := f.nodes[1].get(t.Context(), "x"); err != nil || st.Token != old.Token || st.Owner.Label != "holder" {
 			t.Errorf("get: got %+v, %v, want what was reclaimed", st, err)
 		}
+		before := f.calls.Load()
 		time.Sleep(30 * time.Second)
 		if len(kept)+len(free) != 0 {
 			t.Fatal("granted anew in the grace")
+		}
+		if calls := f.calls.Load() - before; calls > 80 { // each shard is read every 2 s, by two nodes
+			t.Errorf("the arbiter was called %d times while nothing could be granted", calls)
 		}
 		if errs, err := s.Renew(t.Context(), []leases.Held{old}); err != nil || errs[0] != nil {
 			t.Fatalf("renew: got %v, %v", errs, err)
@@ -367,9 +377,13 @@ func TestTransferInRegisters(t *testing.T) {
 						t.Errorf("the heir: got %+v, %v", a.grant, a.err)
 					}
 				case c.grace:
+					before := f.calls.Load()
 					time.Sleep(passed)
 					if len(first)+len(heir) != 0 {
 						t.Error("granted in a grace")
+					}
+					if calls := f.calls.Load() - before; calls > 20 {
+						t.Errorf("the arbiter was called %d times while nothing could be granted", calls)
 					}
 					f.begun()
 					fallthrough

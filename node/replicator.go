@@ -62,6 +62,8 @@ type replicator interface {
 	// shards says how leases are shared out among registers, and how many bytes those
 	// of each take up; nothing in a cluster without an arbiter.
 	shards() (leases.Shards, []uint32)
+	// known is how many leases are held, as far as is known.
+	known() int
 }
 
 // page is a part of the held leases, in the order of their names.

@@ -69,8 +69,8 @@ func (s *session) Acquire(ctx context.Context, c leases.Claim) (leases.Grant, er
 // StartAcquire is Acquire for who does not want to wait in it: it never blocks.
 // After true, done is called once with the answer, maybe at once, and at the
 // latest when the conversation has ended; it must not block, nor call the
-// session. After false nothing has begun: Acquire tells why, or holds the round
-// of the voters that the answer needs.
+// session. After false nothing has begun: Acquire tells why, or waits for what the
+// answer needs: a round of the voters, or a higher ceiling.
 func (s *session) StartAcquire(c leases.Claim, done func(leases.Grant, error)) bool {
 	if c.Validate() != nil {
 		return false
@@ -190,7 +190,7 @@ func (r *request) reply(g leases.Grant, err error) {
 }
 
 // answerAll answers what is unanswered when the conversation has ended. At the
-// end of the term the proposer answers everything that it has: it knows best.
+// end of the tenure the replicator answers everything that it has: it knows best.
 func (s *session) answerAll() {
 	for s.answerSome() {
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coordd/coordd/authority"
 	"github.com/coordd/coordd/internal/version"
 	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/node/internal/identity"
@@ -62,6 +63,12 @@ func (n *Node) Status() Status {
 	}
 	if n.governed() {
 		s.Authority = n.arbitration.status(s.Term, t)
+		if root := s.Authority.Root; root.Mode == authority.Fallback { // what the Raft group has is what was
+			s.Epoch, s.Revision, s.Leases = root.Epoch, 0, 0
+			if t != nil {
+				s.Leases = t.known()
+			}
+		}
 	}
 	if g == nil {
 		return s

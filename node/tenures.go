@@ -46,3 +46,6 @@ func (t *tenure) fill() []uint32 {
 	_, fill := t.replicator.shards()
 	return fill
 }
+
+// known is how many leases this node knows of.
+func (t *tenure) known() int { return t.replicator.known() }

@@ -29,9 +29,8 @@ func (t *tenure) transfer(ctx context.Context, session leases.ID, h leases.Held,
 	return false, released(h, r, err)
 }
 
-// bequeath proposes the transfer, if anybody waits under that attempt, and leases are
-// granted. The heir leaves its place for as long as that takes; answer is called with
-// mu held.
+// bequeath proposes the transfer, if anybody waits under that attempt. The heir
+// leaves its place for as long as that takes; answer is called with mu held.
 func (t *tenure) bequeath(session leases.ID, h leases.Held, to leases.ID, answer fsm.Answer) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,7 +39,7 @@ func (t *tenure) bequeath(session leases.ID, h leases.Held, to leases.ID, answer
 		return false // a late copy does not disturb those who wait
 	}
 	place := slices.IndexFunc(q.waiting, func(c *claim) bool { return c.Attempt == to })
-	if place < 0 || t.fresh() != nil {
+	if place < 0 {
 		return false
 	}
 	heir := t.take(q, place)

@@ -47,6 +47,7 @@ type Config struct {
 	Disks       bool
 	Unadopted   bool // the cluster is founded as without the arbiter; it implies Disks
 	ReformAfter time.Duration
+	Lose        func(*Cluster) // called before the first node starts, to plan faults of the ways to the arbiter
 }
 
 // Cluster is a number of nodes and the world around them. Nodes are numbered
@@ -91,6 +92,9 @@ type member struct {
 func New(t testing.TB, cfg Config) *Cluster {
 	t.Helper()
 	c := newCluster(t, cfg)
+	if cfg.Lose != nil {
+		cfg.Lose(c)
+	}
 	for i := range c.cfg.Nodes {
 		c.Start(i)
 	}
@@ -300,10 +304,14 @@ func (c *Cluster) Broken(format string, args ...any) {
 // Check returns nil if every promise was kept. It is to be called outside of the
 // synctest bubble.
 func (c *Cluster) Check(timeout time.Duration) error {
+	return errors.Join(c.brokenPromises(), c.History.History().Check(timeout))
+}
+
+// brokenPromises are those that Broken has noted.
+func (c *Cluster) brokenPromises() error {
 	c.mu.Lock()
-	broken := errors.Join(c.broken...)
-	c.mu.Unlock()
-	return errors.Join(broken, c.History.History().Check(timeout))
+	defer c.mu.Unlock()
+	return errors.Join(c.broken...)
 }
 
 // close ends everything: the clients in order, then the nodes.
