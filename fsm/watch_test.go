@@ -112,6 +112,24 @@ func TestImportEndsWatches(t *testing.T) {
 	})
 }
 
+// After a reset another group's history begins: whoever watched this one has missed that.
+func TestResetEndsWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := replica(t)
+		commit(f, acquire("a"))
+		watcher := ask(t, f, "", at(1, 2))
+		f.Reset()
+		silent(t, watcher) // there is no table yet that could be elsewhere
+		if now := f.Position(); now != at(0, 0) {
+			t.Errorf("after the reset: at %v, want 0/0", now)
+		}
+		commit(f, birth(), part(3, "b"), importAll(3, 1))
+		if a := <-watcher; !errors.Is(a.err, leases.ErrMissed) {
+			t.Errorf("got %+v, %v, want %v", a.Batch, a.err, leases.ErrMissed)
+		}
+	})
+}
+
 // What does not fit into one batch comes with the next ones, once each.
 func TestChangesGoOnAfterABatch(t *testing.T) {
 	f := replica(t)

@@ -184,3 +184,32 @@ func TestHeldValidate(t *testing.T) {
 		}
 	}
 }
+
+// What a holder can have been granted, it can reclaim; anything else is refused.
+func TestClaimedValidate(t *testing.T) {
+	good := Claimed{Held: Held{Name: "job", Token: token(1)}, TTL: MaxTTL, Owner: Owner{Label: "billing"}, Attributes: make([]byte, MaxAttributes), AcquiredAt: noon}
+	for _, c := range []struct {
+		name   string
+		change func(*Claimed)
+		field  string // empty: valid
+	}{
+		{"all of it", func(*Claimed) {}, ""},
+		{"name and ttl alone", func(c *Claimed) { *c = Claimed{Held: c.Held, TTL: MinTTL} }, ""},
+		{"reserved name", func(c *Claimed) { c.Name = "@job" }, "name"},
+		{"no token", func(c *Claimed) { c.Token = 0 }, "token"},
+		{"token too great", func(c *Claimed) { c.Token = tokens.Max + 1 }, "token"},
+		{"no ttl", func(c *Claimed) { c.TTL = 0 }, "ttl"},
+		{"ttl too long", func(c *Claimed) { c.TTL = MaxTTL + time.Millisecond }, "ttl"},
+		{"part of a millisecond", func(c *Claimed) { c.TTL = MinTTL + 1 }, "ttl"},
+		{"unprintable host", func(c *Claimed) { c.Owner.Host = "\x00" }, "owner host"},
+		{"too many attributes", func(c *Claimed) { c.Attributes = make([]byte, MaxAttributes+1) }, "attributes"},
+	} {
+		claimed := good
+		c.change(&claimed)
+		err := claimed.Validate()
+		var invalid *InvalidError
+		if c.field == "" && err != nil || c.field != "" && (!errors.As(err, &invalid) || invalid.Field != c.field) {
+			t.Errorf("%s: got %v, want an error about %q", c.name, err, c.field)
+		}
+	}
+}

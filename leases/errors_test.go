@@ -43,6 +43,10 @@ func TestErrors(t *testing.T) {
 			&MissedError{From: Position{1, 200}, Oldest: Position{1, 100}, Newest: Position{1025, 151}}, ErrMissed,
 			"the changes since 1/200 cannot be told: this node's history never came through there, it is at 1025/151; list the leases anew, and watch from there",
 		},
+		{
+			&GraceError{Epoch: 4, FreshIn: 9*time.Second + 1}, ErrGrace,
+			"the arbiter has taken over in epoch 4: holders reclaim their leases, fresh grants begin within 9s",
+		},
 		{&UnreadableError{What: "log entry", Version: 2, Reads: 1, Since: "0.4.0"}, ErrUnreadable, "log entry of version 2: this release reads up to 1; release 0.4.0 or later can read it"},
 	} {
 		if got := c.err.Error(); got != c.want {
@@ -51,7 +55,7 @@ func TestErrors(t *testing.T) {
 		wrapped := fmt.Errorf("acquire: %w", c.err)
 		for _, sentinel := range []error{
 			ErrHeld, ErrNotHeld, ErrLost, ErrExpired, ErrReleased, ErrNotLeader, ErrNoQuorum, ErrUnavailable, ErrUnknownOutcome,
-			ErrWrongCluster, ErrInvalid, ErrExhausted, ErrMissed, ErrClosed, ErrUnreadable, ErrCorrupt,
+			ErrWrongCluster, ErrInvalid, ErrExhausted, ErrGrace, ErrMissed, ErrClosed, ErrUnreadable, ErrCorrupt,
 		} {
 			if got, want := errors.Is(wrapped, sentinel), sentinel == c.is; got != want {
 				t.Errorf("%T is %v: got %v, want %v", c.err, sentinel, got, want)

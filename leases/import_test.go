@@ -235,7 +235,8 @@ func TestAdoptWhileStaging(t *testing.T) {
 	}
 }
 
-// A snapshot of the staging is written while the leases in it are put into force.
+// A snapshot of the staging is written while the leases in it are put into force, and
+// others with them.
 func TestSnapshotWhileImporting(t *testing.T) {
 	table := NewTable()
 	apply(table, birth(1))
@@ -255,7 +256,8 @@ func TestSnapshotWhileImporting(t *testing.T) {
 				t.Errorf("got %v, or not the table as it was", err)
 			}
 		})
-		if r := table.Apply(importAll(epoch, 20*MaxPart)); r.Outcome != Imported {
+		apply(table, part(epoch, imported("late", alice, token(1))))
+		if r := table.Apply(importAll(epoch, 20*MaxPart+1)); r.Outcome != Imported {
 			t.Fatalf("got %v", r.Outcome)
 		}
 		for l := range table.All() {
@@ -263,6 +265,7 @@ func TestSnapshotWhileImporting(t *testing.T) {
 				t.Fatalf("got stamp %d, want %d", l.Stamp, table.Revision())
 			}
 		}
+		apply(table, with(release("job0/0", alice, token(1)), func(op *Op) { op.Epoch = epoch }))
 	}
 	writers.Wait()
 }

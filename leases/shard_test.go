@@ -5,6 +5,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -328,6 +329,24 @@ func TestRoom(t *testing.T) {
 	for i, want := range []Outcome{NoRoom, Granted} { // the first release leaves no more than is allowed
 		if r := apply(table, of3(release(names[i], alice, token(uint32(i+1))), acquire("e", bob, try1))...); r.Outcome != want {
 			t.Errorf("a grant after %d releases: got %v, want %v", i+1, r.Outcome, want)
+		}
+	}
+}
+
+// A shard takes as much as it has room for, to the last byte.
+func TestRoomToTheLastByte(t *testing.T) {
+	for _, more := range []int{0, 1} {
+		table := OpenShard(Shard{Epoch: 1}, 0, one, 1)
+		apply(table, acquire("a", alice, try1), acquire("b", alice, try1))
+		last := acquire("c", alice, try1)
+		left := MinShardBytes - int(table.Fill()[0]+cost(last.Name, last.Owner, last.Attributes))
+		last.Name += strings.Repeat("c", left+more)
+		want, fill := Granted, uint32(MinShardBytes)
+		if more > 0 {
+			want, fill = NoRoom, table.Fill()[0]
+		}
+		if r := table.Apply(last); r.Outcome != want || table.Fill()[0] != fill {
+			t.Errorf("%d bytes beyond the room: got %v, %d bytes, want %v, %d", more, r.Outcome, table.Fill()[0], want, fill)
 		}
 	}
 }

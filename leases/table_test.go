@@ -73,7 +73,7 @@ func renew(name string, session ID, token tokens.Token) Op {
 
 // reclaim presents the lease of that token that of asked for.
 func reclaim(of Op, token tokens.Token) Op {
-	return with(of, func(op *Op) { op.Kind, op.Token, op.Attempt = KindReclaim, token, ID{} })
+	return with(of, func(op *Op) { op.Kind, op.Token = KindReclaim, token })
 }
 
 // transfer passes session's lease on to what heir asks for.

@@ -126,8 +126,8 @@ func (c *Config) transport(client any) *http.Transport {
 	t.DialContext = dialer.DialContext
 	t.TLSHandshakeTimeout = c.Timeout
 	t.MaxIdleConnsPerHost = connections
-	t.ForceAttemptHTTP2 = false
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)
+	t.TLSClientConfig.NextProtos = []string{"http/1.1"} // the SDK's offers HTTP/2, as a copy does not forget
 	return t
 }

@@ -1,11 +1,14 @@
 package dynamodb
 
 import (
+	"encoding/pem"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,6 +124,44 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("got %v, want an error about credentials", err)
 		}
 	})
+}
+
+// The SDK's own settings reach the connections, such as a bundle of certificates.
+// What is spoken there is HTTP/1.1, also where more is offered, and no redirect is
+// followed: it would carry a signed request to another host.
+func TestConnections(t *testing.T) {
+	dir := withoutAWS(t)
+	var elsewhere atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	defer other.Close()
+	protocols := make(chan string, 16)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		protocols <- r.Proto
+		http.Redirect(w, r, other.URL, http.StatusFound)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	bundle := filepath.Join(dir, "bundle.pem")
+	put(t, bundle, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	t.Setenv("AWS_CA_BUNDLE", bundle)
+	t.Setenv("AWS_ACCESS_KEY_ID", "OFENVIRONMENT")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "s")
+
+	s, err := Open(t.Context(), Config{Table: "t", Endpoint: server.URL, Region: "eu-central-1", Timeout: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.CompareAndSwap(t.Context(), "k", 0, write("{}")); !errors.Is(err, arbiter.ErrUnknown) || len(protocols) != maxTries {
+		t.Fatalf("got %v after %d requests, want ErrUnknown after %d", err, len(protocols), maxTries)
+	}
+	if got := elsewhere.Load(); got != 0 {
+		t.Errorf("%d requests were redirected", got)
+	}
+	if got := <-protocols; got != "HTTP/1.1" {
+		t.Errorf("got %s, want HTTP/1.1", got)
+	}
 }
 
 func put(t *testing.T, file, content string) {

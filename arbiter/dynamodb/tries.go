@@ -48,7 +48,7 @@ func (s *Store) ask(ctx context.Context, request func(context.Context) error) (m
 		return false, err
 	}
 	v, missed, err := s.tries(ctx, request)
-	if err != nil {
+	if errors.Is(ctx.Err(), context.Canceled) && err != nil {
 		s.circuit.leave(probe) // the caller has left, which says nothing about the store
 	} else {
 		s.circuit.end(probe, v, err)

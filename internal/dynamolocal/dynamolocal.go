@@ -28,6 +28,12 @@ const (
 	folderVariable = "COORDD_DEPS"
 )
 
+// As they were when the process began: a TestMain may clear its environment.
+var (
+	stores = os.Getenv(storesVariable)
+	base   = os.Getenv(folderVariable)
+)
+
 // errMissing: DynamoDB Local, or Java, is not on this machine.
 var errMissing = errors.New("make deps fetches it")
 
@@ -45,8 +51,7 @@ var shared struct {
 // skipped or, under COORDD_STORES=1, fails. TestMain has to use Main.
 func Endpoint(t testing.TB) string {
 	t.Helper()
-	want := os.Getenv(storesVariable)
-	if want == "0" {
+	if stores == "0" {
 		t.Skipf("not with %s=0: make test-stores runs it", storesVariable)
 	}
 	shared.mu.Lock()
@@ -59,7 +64,7 @@ func Endpoint(t testing.TB) string {
 	}
 	switch {
 	case shared.err == nil:
-	case errors.Is(shared.err, errMissing) && want != "1":
+	case errors.Is(shared.err, errMissing) && stores != "1":
 		t.Skip(shared.err)
 	default:
 		t.Fatal(shared.err)
@@ -96,15 +101,15 @@ func installed() (folder, java string, err error) {
 	if len(fields) != 3 || len(fields[2]) != 64 {
 		return "", "", fmt.Errorf("internal/dynamolocal/pin.txt: got %q, want a package, its version and a SHA-256", pin)
 	}
-	base := os.Getenv(folderVariable)
-	if base == "" {
+	parts := base
+	if parts == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {
 			return "", "", fmt.Errorf("no folder for DynamoDB Local, set %s: %w", folderVariable, err)
 		}
-		base = filepath.Join(cache, "coordd")
+		parts = filepath.Join(cache, "coordd")
 	}
-	folder = filepath.Join(base, "dynamodb-local-"+fields[2][:16])
+	folder = filepath.Join(parts, "dynamodb-local-"+fields[2][:16])
 	if _, err := os.Stat(filepath.Join(folder, "DynamoDBLocal.jar")); err != nil {
 		return "", "", fmt.Errorf("no DynamoDB Local in %s: %w", folder, errMissing)
 	}
