@@ -217,7 +217,7 @@ func (n *Node) serveWindow(ctx context.Context, r *ruling) {
 		cancel(nil)
 		end()
 	}()
-	for ctx.Err() == nil {
+	for drained := false; ctx.Err() == nil; {
 		var left time.Duration
 		var handing bool
 		var changed <-chan struct{}
@@ -227,7 +227,10 @@ func (n *Node) serveWindow(ctx context.Context, r *ruling) {
 		})
 		switch {
 		case handing: // what was proposed is to finish first
-			left = a.timeout()
+			left, drained = a.timeout(), true
+		case drained && left > 0: // the hand-over has failed; this tenure takes nothing in any more
+			cancel(&leases.UnavailableError{Reason: "a hand-over has failed; the leader goes on"})
+			return
 		case left <= 0:
 			n.log.Warn("the window of this leader is closed: it grants and renews nothing", "term", r.term)
 			cancel(a.window(r.term))

@@ -1,11 +1,14 @@
 // Package node is the embeddable member of a coordd cluster: it founds or joins
-// a cluster, takes part in its Raft group, and serves leases while it leads.
+// a cluster, takes part in its Raft group, and serves leases while it leads; with an
+// arbiter it also takes part in the authority protocol (arbitration.go), and serves by
+// the arbiter's registers while those have authority (registers_serve.go).
 //
 // The way of a grant: a client's Acquire comes in over a session (session.go),
-// stands in the line of its name (line.go), is proposed in its turn and applied
-// on every member (package fsm, leases.Table), and answered with the token.
-// Deadlines live in the leader's memory (tenure.go, renew.go, expiry.go); rounds
-// of the voters keep a leader that has lost its term from answering (rounds.go).
+// stands in the line of its name (line.go), is proposed in its turn to the replicator
+// of the tenure (replicator.go): through Raft's log (raft_replicator.go, package fsm)
+// or in the registers (registers.go, package fallback), and answered with the token.
+// By Raft, deadlines live in the leader's memory (deadlines.go, renew.go, expiry.go),
+// and rounds of the voters keep a leader that has lost its term from answering (rounds.go).
 package node
 
 import (

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -520,7 +521,7 @@ func TestLineOutlastsTheArbiter(t *testing.T) {
 	})
 }
 
-// Bounds of a shard are told by name, and empty no line.
+// A claim for which a shard has no room is told which one that is, and its bound.
 func TestShardIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFallbacks(t, 1, true)
@@ -532,8 +533,8 @@ func TestShardIsFull(t *testing.T) {
 			full = within(t, soon, ask(t.Context(), s, c)).err
 		}
 		var e *leases.ExhaustedError
-		if !errors.As(full, &e) || e.Bound != leases.MinShardBytes {
-			t.Errorf("got %v, want that the shard is full, of %d bytes", full, leases.MinShardBytes)
+		if !errors.As(full, &e) || e.Bound != leases.MinShardBytes || !strings.Contains(e.What, "shard ") {
+			t.Errorf("got %v, want that a shard is full, of %d bytes", full, leases.MinShardBytes)
 		}
 	})
 }

@@ -31,6 +31,8 @@ const (
 	gateway  = "github.com/grpc-ecosystem/grpc-gateway/v2/..."
 	metrics  = "github.com/prometheus/client_golang/prometheus/..."
 	yaml     = "go.yaml.in/yaml/v3"
+	aws      = "github.com/aws/aws-sdk-go-v2/..."
+	smithy   = "github.com/aws/smithy-go/..."
 )
 
 // arrows has, for each package of the module, all that it may import beside the
@@ -39,8 +41,16 @@ const (
 var arrows = map[string][]string{
 	"tokens": {},
 	"clock":  {sys},
-	"leases": {"tokens", btree},
+	"leases": {"tokens", "internal/rules", btree},
 	"fsm":    {"leases", "internal/rules", raft},
+
+	"arbiter":             {},
+	"arbiter/arbitertest": {"arbiter"},
+	"arbiter/faulty":      {"arbiter", "clock"},
+	"arbiter/dynamodb":    {"arbiter", "clock", aws, smithy},
+
+	"authority": {"arbiter", "clock", "leases", "tokens", "internal/rules"},
+	"fallback":  {"leases", "arbiter", "clock", "internal/rules"},
 
 	"transport":        {"leases", "tokens", "internal/rules", "transport/api/...", "transport/mux", grpc, protobuf, status, sync},
 	"transport/mux":    {"leases"},
@@ -54,10 +64,10 @@ var arrows = map[string][]string{
 	"transport/api/coordd/peer/v1":  {grpc, protobuf},
 	"transport/api/coordd/admin/v1": {grpc, protobuf},
 
-	"client": {"leases", "tokens", "clock", "transport", "internal/rules", sync},
+	"client": {"leases", "tokens", "clock", "transport", "internal/holder", "internal/rules", sync},
 
 	"node": {
-		"tokens", "clock", "leases", "fsm", "transport", "transport/api/...", "transport/mux", "transport/gateway", "node/internal/...",
+		"tokens", "clock", "leases", "fsm", "arbiter", "authority", "fallback", "transport", "transport/api/...", "transport/mux", "transport/gateway", "node/internal/...",
 		"internal/rules", "internal/version", raft, hclog, grpc, protobuf, sync, metrics,
 	},
 	"node/internal/boltstore":       {"node/internal/identity", raft, hclog, boltdb, bbolt},
@@ -66,17 +76,28 @@ var arrows = map[string][]string{
 	"node/internal/raftlog":         {raft, hclog},
 	"node/internal/stall":           {"clock", raft},
 	"node/internal/stall/stalltest": {"node/internal/stall", raft},
-	"node/nodetest":                 {"tokens", "clock", "leases", "client", "node", "node/internal/...", "fsm", "transport/...", "internal/...", raft, grpc, sync},
+	"node/nodetest":                 {"tokens", "clock", "arbiter", "arbiter/faulty", "authority", "leases", "client", "node", "node/internal/...", "fsm", "transport/...", "internal/...", raft, grpc, sync},
 
-	"cmd/coordd":                 {"tokens", "clock", "leases", "client", "node", "transport", "transport/api/...", "internal/version", "cmd/coordd/internal/warden", cobra, pflag, sys, yaml, metrics},
+	"cmd/coordd": {
+		"tokens", "clock", "leases", "client", "node", "transport", "transport/api/...", "arbiter", "arbiter/dynamodb", "authority",
+		"internal/drill/...", "internal/version", "cmd/coordd/internal/warden", cobra, pflag, sync, sys, yaml, metrics,
+	},
 	"cmd/coordd/internal/warden": {"clock", sys},
 
 	"bench": {"clock", "leases", "fsm", "transport", "client", "node", "internal/rules", raft, hclog, grpc, protobuf, sys},
 
-	"internal/arch":    {},
-	"internal/history": {"tokens", "leases", "clock", checker},
-	"internal/rules":   {},
-	"internal/version": {},
+	"internal/arch":        {},
+	"internal/drill": {
+		"arbiter", "arbiter/faulty", "authority", "client", "clock", "internal/drill/loopback", "internal/history", "leases", "node", "tokens", "transport", sync,
+	},
+	"internal/drill/loopback": {"clock", "transport"},
+	"internal/drill/report":   {"internal/drill", "leases"},
+	"internal/dynamolocal":    {},
+	"internal/history":     {"tokens", "leases", "clock", checker},
+	"internal/holder":      {"clock", "leases", "tokens", "internal/rules"},
+	"internal/rules":       {},
+	"internal/sim":         {"arbiter", "authority", "clock", "fallback", "leases", "tokens", "internal/holder", "internal/rules"},
+	"internal/version":     {},
 }
 
 // confined has the third-party packages that tests too may import in few places
@@ -84,6 +105,7 @@ var arrows = map[string][]string{
 var confined = map[string][]string{
 	raft:                              {"fsm", "node", "node/...", "bench"},
 	boltdb:                            {"node/internal/boltstore"},
+	aws:                               {"arbiter/dynamodb"},
 	"github.com/hashicorp/memberlist": {},
 }
 
