@@ -117,10 +117,12 @@ const (
 	ExportCurrent
 	// HandOverReclaims: a hand-over writes leases by the rule of reclaim (section 8, S10).
 	HandOverReclaims
+
+	count // how many there are
 )
 
 // Set says which rules are in force. Its zero value is all of them.
-type Set struct{ off [2]uint64 }
+type Set struct{ off [(count + 63) / 64]uint64 }
 
 // Without returns the set of all rules but those given.
 func Without(rules ...Rule) Set {
