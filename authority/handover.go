@@ -133,7 +133,7 @@ func (m *Machine) handed() {
 // While it may take effect this node pledges to nobody (S2).
 func (m *Machine) handFailed(*Swap) {
 	h, l := m.hand, m.lead
-	if h == nil || l == nil || h.stage != writes || m.doubt != 0 {
+	if h == nil || l == nil || h.stage != writes || m.doubt() != 0 {
 		return // a read will show
 	}
 	l.shut = false

@@ -45,11 +45,10 @@ type Machine struct {
 	reading  bool
 	asked    clock.Instant // the beginning of the newest read
 	nextRead clock.Instant
-	flight   *Swap           // the own write that is under way
-	nextTry  clock.Instant   // of a write that was not answered, or refused
-	lost     []*Swap         // own writes whose answers were lost
-	doubt    arbiter.Version // the newest version from which an own takeover was sent that may take effect yet; 0: none
-	pledged  clock.Instant   // no takeover before
+	flight   *Swap         // the own write that is under way
+	nextTry  clock.Instant // of a write that was not answered, or refused
+	lost     []*Swap       // own writes whose answers were lost
+	pledged  clock.Instant // no takeover before
 
 	lead   *lead // nil unless this node leads a group
 	hand   *hand // the planned hand-over that is under way
@@ -267,9 +266,6 @@ func (m *Machine) hold(now clock.Instant, r register) {
 	if r.version > 0 {
 		m.cfg.Cluster = r.root.Cluster
 	}
-	if m.doubt < r.version {
-		m.doubt = 0
-	}
 	m.heed()
 }
 
@@ -304,9 +300,6 @@ func (m *Machine) write(now clock.Instant, why writing, root Root) *Swap {
 	}
 	if m.lead != nil {
 		m.flight.term = m.lead.term
-	}
-	if why.takes() {
-		m.doubt = m.r.version
 	}
 	return m.flight
 }
@@ -346,12 +339,19 @@ func (m *Machine) Swapped(s *Swap, now clock.Instant, err error) {
 		m.nextRead, m.nextTry = now, now.Add(m.lease()/20)
 	default:
 		m.flight = nil
-		if m.doubt == s.From && s.why.takes() {
-			m.doubt = 0 // certainly it was not written
-		}
 		m.nextTry = now.Add(m.lease() / 10)
 	}
 	m.failed(s)
+}
+
+// doubt is the version from which an own takeover was sent that may take effect yet; 0:
+// there is none.
+func (m *Machine) doubt() arbiter.Version {
+	may := func(s *Swap) bool { return s.why.takes() && s.From == m.r.version }
+	if m.flight != nil && may(m.flight) || slices.ContainsFunc(m.lost, may) {
+		return m.r.version
+	}
+	return 0
 }
 
 // resolve looks whether R holds an own write whose answer was lost.

@@ -28,7 +28,7 @@ func (m *Machine) Pledge(now clock.Instant, p Pledge, follows bool) bool {
 		return false
 	case (root.Mode != Raft || root.Group != p.Group || root.Epoch > p.Epoch) && on(rules.PledgeAware):
 		return false
-	case m.doubt != 0 && m.doubt >= p.Seq && on(rules.PledgeDoubt):
+	case on(rules.PledgeDoubt) && m.doubt() != 0 && m.doubt() >= p.Seq:
 		return false
 	case p.Seq <= m.first && on(rules.PledgeFirstRead):
 		return false

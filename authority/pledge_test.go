@@ -27,6 +27,14 @@ func TestPledge(t *testing.T) {
 		{"own takeover given up", rules.PledgeDoubt, func(n *node, _ *Pledge) {
 			n.takesOver(func(*Swap, func() error) error { return lost(nil, func() error { return nil }) })
 		}, true, false},
+		{"own takeover given up, and another one that certainly was none", rules.PledgeDoubt, func(n *node, _ *Pledge) {
+			n.takesOver(func(*Swap, func() error) error { return lost(nil, func() error { return nil }) })
+			n.swap = func(*Swap, func() error) error { return errCut }
+			n.look()
+			if len(n.swaps) < 2 {
+				n.t.Fatal("it has not tried again")
+			}
+		}, true, false},
 		{"own takeover that certainly was none", 0, func(n *node, _ *Pledge) {
 			n.takesOver(func(*Swap, func() error) error { return errCut })
 		}, true, true},
