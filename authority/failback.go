@@ -107,8 +107,8 @@ func (m *Machine) imported(now clock.Instant) Action {
 }
 
 // Release lets a Raft group take over again, where an operator has kept authority with
-// the registers.
-func (m *Machine) Release() { m.back = true }
+// the registers: now, not the next time that one does.
+func (m *Machine) Release() { m.back = m.r.root.Mode == Fallback && m.r.root.Held }
 
 // smallest reports whether no node that is heard has a smaller name.
 func (m *Machine) smallest() bool { return slices.Min(append(m.facts.Alive, m.cfg.Name)) == m.cfg.Name }

@@ -266,6 +266,7 @@ func (m *Machine) hold(now clock.Instant, r register) {
 	if r.version > 0 {
 		m.cfg.Cluster = r.root.Cluster
 	}
+	m.back = m.back && r.root.Mode == Fallback && r.root.Held
 	m.heed()
 }
 

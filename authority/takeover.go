@@ -45,6 +45,7 @@ func (m *Machine) takeOver(now clock.Instant) Action {
 	return m.act(now, forTakeover, next)
 }
 
-// Force lets this node take over although it is no taker, and hears a leader: an
-// operator says that every taker is gone for good. It waits like any takeover (V4).
-func (m *Machine) Force() { m.force = true }
+// Force lets this node take over although it is no taker, and hears a leader: an operator
+// says that every taker is gone for good. It waits like any takeover (V4), until it is
+// done or no longer wanted.
+func (m *Machine) Force(wanted bool) { m.force = wanted }

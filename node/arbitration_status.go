@@ -148,7 +148,8 @@ func (n *Node) TakeOver(ctx context.Context) (Change, error) {
 	}
 	began := n.clock.Now()
 	root, _ := a.root()
-	a.take(func(m *authority.Machine, _ clock.Instant) { m.Force() })
+	a.take(func(m *authority.Machine, _ clock.Instant) { m.Force(true) })
+	defer a.take(func(m *authority.Machine, _ clock.Instant) { m.Force(false) })
 	before := root.Epoch
 	err := a.until(ctx, func(m *authority.Machine, _ clock.Instant) bool {
 		root, _, _ = m.Root()
