@@ -13,11 +13,11 @@
 // A lease is believed in for as long as its holder's own clock says, counted
 // from before the request that was granted; so it ends in time with no network
 // at all. No answer, "unavailable" and a lost connection are never a loss: the
-// client looks for another node and goes on, and after a takeover by the arbiter,
-// which may know nothing of the lease, it reclaims it. What lies beyond that, such as a
-// process that is paused between a look at the clock and a write, only the
-// fencing token can stop: pass it to the store and let the store refuse an
-// older one.
+// client looks for another node and goes on. After a takeover by the arbiter,
+// which may know nothing of the lease, it reclaims it. What lies beyond that, such
+// as a process that is paused between a look at the clock and a write, only the
+// fencing token can stop: pass it to the store and let the store refuse an older
+// one.
 //
 // Elect stands for a lease again and again. Get, List, Queue and Watch tell about
 // all leases, whoever holds them.

@@ -26,11 +26,11 @@ type cluster struct {
 	queues  map[string][]*waiter
 	gone    map[leases.ID]bool // withdrawn attempts
 	epoch   uint32
-	last    uint32             // counter of the epoch's newest token
-	links   map[*link]bool     // those that are open
-	calls   []call             // all that were made, in order
-	counts  map[string]int     // of them, by op
-	opened  int                // tries
+	last    uint32         // counter of the epoch's newest token
+	links   map[*link]bool // those that are open
+	calls   []call         // all that were made, in order
+	counts  map[string]int // of them, by op
+	opened  int            // tries
 	grants  int
 	expired int
 	arbiter arbiter
@@ -58,9 +58,9 @@ type call struct {
 	token   tokens.Token
 	wait    time.Duration
 	from    leases.Position
-	link    int // the number of the conversation, from 1; 0: it needs none
-	n       int // how many of that op there were, this one included
-	size    int // leases in a renewal or reclaim
+	link    int    // the number of the conversation, from 1; 0: it needs none
+	n       int    // how many of that op there were, this one included
+	size    int    // leases in a renewal or reclaim
 	epoch   uint32 // of a reclaim
 	at      time.Time
 }

@@ -34,6 +34,18 @@ func inEpoch(t *testing.T, c *cluster, epoch uint32, want int) {
 	}
 }
 
+// untilReclaimed waits until a reclaim is under way.
+func untilReclaimed(t *testing.T, c *cluster) {
+	t.Helper()
+	for range 1000 {
+		if len(c.made("reclaim")) > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("no lease was reclaimed within 10 s")
+}
+
 // A lease is kept, with its token and all that people see of it, over a takeover
 // and the way back.
 func TestTakeover(t *testing.T) {
@@ -132,9 +144,7 @@ func TestReleaseWhileReclaimed(t *testing.T) {
 		l := acquire(t, a, "x")
 		c.takeOver(grace)
 		c.set(on("reclaim", fault{late: time.Second}))
-		for len(c.made("reclaim")) == 0 {
-			time.Sleep(10 * time.Millisecond)
-		}
+		untilReclaimed(t, c)
 		release(t, l)
 		before := len(c.made("renew"))
 		time.Sleep(5 * time.Second)
@@ -411,9 +421,7 @@ func TestTakeoverDuringReclaim(t *testing.T) {
 		l := acquire(t, a, "x")
 		c.takeOver(grace)
 		c.set(first(1, "reclaim", fault{late: time.Second}))
-		for len(c.made("reclaim")) == 0 {
-			time.Sleep(10 * time.Millisecond)
-		}
+		untilReclaimed(t, c)
 		c.failBack()
 		c.takeOver(grace)
 		time.Sleep(2 * time.Second)

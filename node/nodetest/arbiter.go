@@ -50,5 +50,6 @@ func (c *Cluster) Mode(mode authority.Mode) (root authority.Root) {
 		return root.Mode == mode
 	})
 	c.Note("the mode is %s, epoch %d", root.Mode, root.Epoch)
+	c.History.Epoch(root.Epoch)
 	return root
 }
