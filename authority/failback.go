@@ -43,6 +43,11 @@ func (m *Machine) begin(now clock.Instant) Action {
 		next.Held = false
 		return m.act(now, forRelease, next)
 	}
+	if m.keep && !root.Held {
+		next := root.clone()
+		next.Held = true
+		return m.act(now, forHold, next)
+	}
 	mine := l != nil && (l.group == root.Group || l.group == m.forms)
 	if !mine || l.since == 0 || m.facts.Epoch == 0 || root.Held || !root.GraceDone && m.cfg.Rules.On(rules.FailbackGrace) {
 		return nil
@@ -107,8 +112,15 @@ func (m *Machine) imported(now clock.Instant) Action {
 }
 
 // Release lets a Raft group take over again, where an operator has kept authority with
-// the registers: now, not the next time that one does.
-func (m *Machine) Release() { m.back = m.r.root.Mode == Fallback && m.r.root.Held }
+// the registers: now, not the next time that one does. It reports whether that was new.
+func (m *Machine) Release() bool {
+	before := m.back
+	m.back, m.keep = m.r.root.Mode == Fallback && m.r.root.Held, false
+	return m.back && !before
+}
+
+// Hold keeps authority with the registers, which have it, until Release.
+func (m *Machine) Hold() { m.keep, m.back = m.r.root.Mode == Fallback && !m.r.root.Held, false }
 
 // smallest reports whether no node that is heard has a smaller name.
 func (m *Machine) smallest() bool { return slices.Min(append(m.facts.Alive, m.cfg.Name)) == m.cfg.Name }

@@ -108,15 +108,21 @@ func (m *Machine) Moved(now clock.Instant, a Action, err error) {
 func (m *Machine) enlist(now clock.Instant) Action {
 	root, self := &m.r.root, m.facts.Self
 	i := slices.IndexFunc(root.Members, func(o Member) bool { return o.Name == m.cfg.Name })
-	if root.Mode != Fallback || self.Address == "" || i >= 0 && root.Members[i] == self || i < 0 && len(root.Members) >= maxMembers {
+	if root.Mode != Fallback || self.Address == "" || i >= 0 && root.Members[i] == self {
 		return nil
+	}
+	if i < 0 && len(root.Members) >= maxMembers { // in the place of one that is not heard
+		i = slices.IndexFunc(root.Members, func(o Member) bool { return !slices.Contains(m.facts.Alive, o.Name) })
+		if i < 0 {
+			return nil
+		}
 	}
 	next := root.clone()
 	if i >= 0 {
 		next.Members[i] = self
 	} else {
 		next.Members = append(next.Members, self)
-		slices.SortFunc(next.Members, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	}
+	slices.SortFunc(next.Members, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	return m.act(now, forMember, next)
 }

@@ -147,7 +147,7 @@ func (m *Machine) installed(a Install, err error) {
 	switch {
 	case h == nil || h.stage != installs || h.sent != a.Epoch:
 	case err != nil:
-		m.endHand(fmt.Errorf("authority was handed over, but not the leases: holders reclaim them in a grace: %w", err))
+		m.endHand(fmt.Errorf("authority was handed over, and stays with the registers until it is handed back, but not all leases were: holders reclaim them in a grace: %w", err))
 	default:
 		h.stage = ends
 	}

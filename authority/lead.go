@@ -158,8 +158,11 @@ func (m *Machine) extend(until, now clock.Instant, by By) {
 
 // serve keeps the window of a leader open, in both ways (W1).
 func (m *Machine) serve(now clock.Instant) Action {
-	if m.r.root.Mode != Raft || !m.ready() || m.hand != nil && m.hand.stage != waits {
+	switch {
+	case m.r.root.Mode != Raft || !m.ready():
 		return nil
+	case m.hand != nil && m.hand.stage != waits: // where it cannot be done, another leader goes on
+		return m.cede(now)
 	}
 	for _, part := range []func(clock.Instant) Action{m.raise, m.writeWindow, m.ask, m.cede} {
 		if a := part(now); a != nil {
@@ -172,11 +175,25 @@ func (m *Machine) serve(now clock.Instant) Action {
 // raise finishes a bump that R shows and the table does not.
 func (m *Machine) raise(now clock.Instant) Action {
 	l, epoch := m.lead, m.r.root.Epoch
+	if m.facts.Epoch < m.lastImport() {
+		return nil // no bump is missing but an import: this table is not the group's
+	}
 	if m.facts.Epoch >= epoch || !l.raising.due(epoch, now) {
 		return nil
 	}
 	l.raising = &task{epoch: epoch, busy: true}
 	return RaiseEpoch{Epoch: epoch}
+}
+
+// lastImport is the epoch of the newest import that R remembers.
+func (m *Machine) lastImport() uint32 {
+	h := m.r.root.History
+	for i := len(h) - 1; i >= 0; i-- {
+		if h[i].Why == Imported {
+			return h[i].Epoch
+		}
+	}
+	return 0
 }
 
 // writeWindow writes R as its owner.

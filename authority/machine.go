@@ -54,6 +54,7 @@ type Machine struct {
 	hand   *hand // the planned hand-over that is under way
 	force  bool  // an operator makes this node take over
 	back   bool  // an operator lets the Raft group take over again
+	keep   bool  // an operator keeps authority with the registers
 	lonely clock.Instant
 	forms  leases.ID // the group that this node forms or has formed
 	moving bool      // the driver is changing the node's group
@@ -267,6 +268,7 @@ func (m *Machine) hold(now clock.Instant, r register) {
 		m.cfg.Cluster = r.root.Cluster
 	}
 	m.back = m.back && r.root.Mode == Fallback && r.root.Held
+	m.keep = m.keep && r.root.Mode == Fallback && !r.root.Held
 	m.heed()
 }
 
@@ -281,6 +283,7 @@ const (
 	forHandOver // as T3, by a leader
 	forGrace    // its end
 	forRelease  // an operator lets the group take over again
+	forHold     // an operator keeps authority with the registers
 	forFailback // F1
 	forBeat     // of a long import
 	forImported // F3

@@ -20,8 +20,9 @@ import (
 // goes on as without one.
 func (n *Node) governed() bool { return n.arbitration != nil && n.arbitration.active.Load() }
 
-// govern begins to take part in the authority protocol; once begun it goes on.
-func (n *Node) govern() {
+// govern begins to take part in the authority protocol; once begun it goes on. It
+// reports whether that was now.
+func (n *Node) govern() bool {
 	a := n.arbitration
 	a.mu.Lock()
 	begun := a.active.Swap(true)
@@ -30,11 +31,22 @@ func (n *Node) govern() {
 	}
 	a.mu.Unlock()
 	if begun {
-		return
+		return false
 	}
 	n.loops.Go(n.arbitration.run)
 	n.loops.Go(n.belongByArbiter)
 	n.loops.Go(n.serveRegisters)
+	return true
+}
+
+// governAnew is govern for a node that may lead already: its term goes on with windows.
+func (n *Node) governAnew() {
+	if !n.govern() {
+		return
+	}
+	if g := n.member(); g != nil {
+		g.again()
+	}
 }
 
 // adopted returns how the arbiter shares the leases out; false: the log of this node's
@@ -50,12 +62,27 @@ func (a *arbitration) await() {
 	n := a.node
 	for n.ctx.Err() == nil && !n.governed() {
 		if _, ok := n.adopted(); ok {
-			n.govern()
+			n.governAnew()
 			return
 		}
 		a.probe()
 		n.pause(n.cfg.ElectionTimeout)
 	}
+}
+
+// knows reports whether the arbiter knows a cluster; then this node goes by it.
+func (a *arbitration) knows() (bool, error) {
+	ctx, cancel := context.WithTimeout(a.node.ctx, a.timeout())
+	defer cancel()
+	reg, err := a.store.Load(ctx, a.key)
+	if err != nil {
+		a.node.say("waiting for the arbiter, which may know the cluster: " + err.Error())
+		return false, err
+	}
+	if reg.Version > 0 {
+		a.node.govern()
+	}
+	return reg.Version > 0, nil
 }
 
 // probe makes a conditional write to a register of this node's own.
@@ -94,6 +121,9 @@ func (n *Node) Adopt(ctx context.Context, shards leases.Shards) (Change, error) 
 	if g == nil || g.raft.State() != raft.Leader {
 		return Change{}, n.notServing()
 	}
+	if root, known := a.root(); known && n.who().Arbitrated { // this has been done
+		return Change{Epoch: root.Epoch}, nil
+	}
 	if err := n.mayAdopt(ctx, g); err != nil {
 		return Change{}, err
 	}
@@ -115,8 +145,7 @@ func (n *Node) Adopt(ctx context.Context, shards leases.Shards) (Change, error) 
 		return Change{}, &leases.UnavailableError{Reason: "the table answered " + r.Outcome.String()}
 	}
 	n.log.Info("the log has adopted the arbiter", "shards", shards.Count)
-	n.govern()
-	g.again() // this term goes on, with windows
+	n.governAnew()
 	var root authority.Root
 	err = a.until(ctx, func(m *authority.Machine, _ clock.Instant) bool {
 		var version arbiter.Version
@@ -133,9 +162,6 @@ func (n *Node) Adopt(ctx context.Context, shards leases.Shards) (Change, error) 
 
 // mayAdopt says what keeps the cluster from adopting the arbiter.
 func (n *Node) mayAdopt(ctx context.Context, g *group) error {
-	if _, ok := n.adopted(); ok && n.who().Arbitrated {
-		return &leases.InvalidError{Field: "arbiter", Value: "another", Bounds: "none: the cluster has one already"}
-	}
 	reg, err := n.arbitration.store.Load(ctx, n.arbitration.key)
 	switch {
 	case err != nil:

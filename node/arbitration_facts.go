@@ -16,7 +16,7 @@ import (
 // facts is what the machine has to know of this node.
 func (a *arbitration) facts() authority.Facts {
 	n := a.node
-	self, g := n.who(), n.member()
+	self, g := n.here()
 	root, known := a.root()
 	f := authority.Facts{Self: n.asMember(), Now: time.Now()}
 	var counter uint32

@@ -104,26 +104,36 @@ func (n *Node) HandOver(ctx context.Context, to string) (Change, error) {
 	if !n.governed() {
 		return Change{}, errNoArbiter()
 	}
+	a.load() // another node may have passed authority on just now
 	began := n.clock.Now()
 	switch to {
 	case string(authority.Fallback):
 		if root, _ := a.root(); root.Mode == authority.Fallback {
-			return Change{}, &leases.UnavailableError{Reason: fmt.Sprintf("the arbiter has authority already, in epoch %d", root.Epoch)}
+			return a.hold(ctx)
 		}
 		answer := make(chan error, 1)
 		a.take(func(m *authority.Machine, now clock.Instant) { m.HandOver(now, func(err error) { answer <- err }) })
-		select {
-		case err := <-answer:
-			if err != nil {
-				return Change{}, err
+		err := a.until(ctx, func(m *authority.Machine, now clock.Instant) bool {
+			if !m.Handing() {
+				began = now // so far it only waits
 			}
-		case <-ctx.Done():
+			return len(answer) > 0
+		})
+		if err != nil {
 			return Change{}, unknown(ctx)
 		}
+		if err := <-answer; err != nil {
+			return Change{}, err
+		}
 	case string(authority.Raft):
-		a.take(func(m *authority.Machine, _ clock.Instant) { m.Release() })
-		err := a.until(ctx, func(m *authority.Machine, _ clock.Instant) bool {
+		err := a.until(ctx, func(m *authority.Machine, now clock.Instant) bool {
 			root, _, _ := m.Root()
+			if root.Mode == authority.Fallback {
+				began = now // so far the registers serve
+				if m.Release() {
+					a.poke()
+				}
+			}
 			return root.Mode == authority.Raft
 		})
 		if err != nil {
@@ -134,6 +144,23 @@ func (n *Node) HandOver(ctx context.Context, to string) (Change, error) {
 	}
 	root, _ := a.root()
 	return Change{Epoch: root.Epoch, Took: n.clock.Now().Sub(began)}, nil
+}
+
+// hold keeps authority with the registers, which have it.
+func (a *arbitration) hold(ctx context.Context) (Change, error) {
+	a.take(func(m *authority.Machine, _ clock.Instant) { m.Hold() })
+	var root authority.Root
+	err := a.until(ctx, func(m *authority.Machine, _ clock.Instant) bool {
+		root, _, _ = m.Root()
+		return root.Held || root.Mode != authority.Fallback
+	})
+	switch {
+	case err != nil:
+		return Change{}, unknown(ctx)
+	case !root.Held:
+		return Change{}, &leases.UnavailableError{Reason: "authority has passed on meanwhile"}
+	}
+	return Change{Epoch: root.Epoch}, nil
 }
 
 func errNoArbiter() error {

@@ -65,7 +65,7 @@ func (a *arbitration) askOne(ctx context.Context, name string, p authority.Pledg
 // L(1+ρ). It follows the asking leader if it is in that term of that group.
 func (a *arbitration) pledge(p authority.Pledge) (yes bool) {
 	n := a.node
-	self, g := n.who(), n.member()
+	self, g := n.here()
 	follows := g != nil && self.Group == p.Group && g.raft.CurrentTerm() == p.Term
 	if follows {
 		_, id := g.raft.LeaderWithID()
@@ -166,10 +166,16 @@ func (a *arbitration) install(r *ruling, action authority.Install) error {
 	return fallback.InstallAll(ctx, a.registers(root), action.Epoch, action.RaftEpoch, held)
 }
 
-// window returns nil while this node may grant and renew in that term (W1).
-func (a *arbitration) window(term uint64) error {
+// window returns nil while this node may grant and renew in that term (W1), by a window
+// that goes back to the one that was opened then: since another, authority may have
+// been elsewhere.
+func (a *arbitration) window(term uint64, opened clock.Instant) error {
 	var left time.Duration
-	a.with(func(m *authority.Machine, now clock.Instant) { left, _ = m.Window(now, term) })
+	a.with(func(m *authority.Machine, now clock.Instant) {
+		if m.Opened(term) == opened {
+			left, _ = m.Window(now, term)
+		}
+	})
 	if left <= 0 {
 		return &leases.UnavailableError{Reason: fmt.Sprintf("%s has no window in term %d: it reaches neither the arbiter nor all takers", a.node.cfg.Name, term)}
 	}
@@ -183,7 +189,9 @@ func (n *Node) serveWindows(ctx context.Context, g *group, term uint64, internal
 	defer a.rule(r)()
 	for ctx.Err() == nil {
 		n.say("leading, not serving: waiting for a window from the arbiter")
+		var opened clock.Instant
 		err := a.until(ctx, func(m *authority.Machine, now clock.Instant) bool {
+			opened = m.Opened(term)
 			left, _ := m.Window(now, term)
 			return left > 0
 		})
@@ -196,17 +204,17 @@ func (n *Node) serveWindows(ctx context.Context, g *group, term uint64, internal
 			n.pause(n.cfg.ElectionTimeout / 10)
 			continue
 		}
-		n.serveWindow(ctx, r)
+		n.serveWindow(ctx, r, opened)
 	}
 }
 
-// serveWindow serves until the window closes, or the term ends.
-func (n *Node) serveWindow(ctx context.Context, r *ruling) {
+// serveWindow serves until the window that was opened then closes, or the term ends.
+func (n *Node) serveWindow(ctx context.Context, r *ruling, opened clock.Instant) {
 	a := n.arbitration
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t := n.raftTenure(r.group, r.term, tenureRules{
-		window:   func() error { return a.window(r.term) },
+		window:   func() error { return a.window(r.term, opened) },
 		deadline: func(ttl time.Duration) (at clock.Instant) { return a.deadline(ttl) },
 		longest:  func(ctx context.Context, ttl time.Duration) error { return a.allow(ctx, r, ttl) },
 	})
@@ -217,23 +225,25 @@ func (n *Node) serveWindow(ctx context.Context, r *ruling) {
 		cancel(nil)
 		end()
 	}()
-	for drained := false; ctx.Err() == nil; {
+	for ctx.Err() == nil {
 		var left time.Duration
 		var handing bool
 		var changed <-chan struct{}
 		a.with(func(m *authority.Machine, now clock.Instant) {
-			left, _ = m.Window(now, r.term)
+			if m.Opened(r.term) == opened {
+				left, _ = m.Window(now, r.term)
+			}
 			handing, changed = m.Handing(), a.changed
 		})
 		switch {
 		case handing: // what was proposed is to finish first
-			left, drained = a.timeout(), true
-		case drained && left > 0: // the hand-over has failed; this tenure takes nothing in any more
+			left = a.timeout()
+		case t.drains() && left > 0: // the hand-over has failed; this tenure takes nothing in any more
 			cancel(&leases.UnavailableError{Reason: "a hand-over has failed; the leader goes on"})
 			return
 		case left <= 0:
 			n.log.Warn("the window of this leader is closed: it grants and renews nothing", "term", r.term)
-			cancel(a.window(r.term))
+			cancel(a.window(r.term, opened))
 			return
 		}
 		wait, stop := context.WithCancel(ctx)

@@ -17,13 +17,13 @@ import (
 // belong makes the node a member: it founds a cluster or finds the one that the
 // others belong to (N1), and joins until the group's configuration names it.
 func (n *Node) belong() {
-	for n.ctx.Err() == nil && n.member() == nil {
+	for n.ctx.Err() == nil && n.member() == nil && !n.governed() {
 		if err := n.settle(); err != nil && n.ctx.Err() == nil {
 			n.log.Warn("cannot join a cluster yet", "err", err)
 		}
 		n.pause(n.cfg.ElectionTimeout / 4)
 	}
-	for joining := false; n.ctx.Err() == nil; joining = true {
+	for joining := false; n.ctx.Err() == nil && !n.governed(); joining = true {
 		if n.in(n.member()) {
 			if joining {
 				n.say("following")
@@ -44,6 +44,11 @@ func (n *Node) pause(d time.Duration) {
 
 // settle makes one try to found a cluster or to find one.
 func (n *Node) settle() error {
+	if n.arbitration != nil { // it may know the cluster, when nobody else does
+		if known, err := n.arbitration.knows(); err != nil || known {
+			return err
+		}
+	}
 	others, silent := n.askSeeds()
 	for _, o := range others {
 		if cluster, err := clusterOf(o.GetCluster()); err == nil && !cluster.IsZero() {

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,10 +18,10 @@ const lowerAfter = time.Minute
 // ceiling is what this node, as the leader, lets the ceiling of TTLs become (W5): it
 // follows the longest TTL in use, up at once and down after a while.
 type ceiling struct {
-	mu     sync.Mutex    // guards what follows
-	wanted time.Duration // the longest TTL that a claim waits for; 0: none does
-	limit  time.Duration // no longer TTL is taken in, since the ceiling is being lowered; 0: none
-	idle   clock.Instant // since when the ceiling is higher than need be; 0: it is not
+	mu     sync.Mutex      // guards what follows
+	wanted []time.Duration // the TTLs that claims wait for
+	limit  time.Duration   // no longer TTL is taken in, since the ceiling is being lowered; 0: none
+	idle   clock.Instant   // since when the ceiling is higher than need be; 0: it is not
 }
 
 // ceilingFor is what the root register's ceiling is to be.
@@ -38,7 +39,9 @@ func (a *arbitration) ceilingFor(root authority.Root, r *ruling) time.Duration {
 	inUse := max(t.longestTTL(), root.Params.Floor())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	want := max(inUse, c.wanted)
+	// The limit goes only here: by the time of the next call the machine has seen what
+	// this one says, and takes account of a lower ceiling that it was told before.
+	want := max(inUse, slices.Max(append(c.wanted, 0)))
 	switch {
 	case want >= root.Ceiling():
 		c.idle, c.limit = 0, 0
@@ -58,18 +61,14 @@ func (a *arbitration) allow(ctx context.Context, r *ruling, ttl time.Duration) e
 	if a.allowed(ttl) {
 		return nil
 	}
-	c := &a.ceiling
-	c.mu.Lock()
-	c.wanted = max(c.wanted, ttl)
-	c.limit = 0
-	c.mu.Unlock()
+	a.ceiling.want(ttl)
+	defer a.ceiling.unwant(ttl)
 	a.poke()
 	ctx, cancel := context.WithTimeout(ctx, a.node.cfg.Authority.Lease)
 	defer cancel()
-	err := a.until(ctx, func(m *authority.Machine, _ clock.Instant) bool { return r.ctx.Err() != nil || ttl <= m.Ceiling() })
-	c.mu.Lock()
-	c.wanted = 0 // whoever else waits for more says so again
-	c.mu.Unlock()
+	err := a.until(ctx, func(m *authority.Machine, _ clock.Instant) bool {
+		return r.ctx.Err() != nil || a.ceiling.allows(m, ttl)
+	})
 	switch {
 	case r.ctx.Err() != nil:
 		return &leases.UnavailableError{Reason: errTermOver.Error()}
@@ -80,10 +79,27 @@ func (a *arbitration) allow(ctx context.Context, r *ruling, ttl time.Duration) e
 }
 
 // allowed reports whether a lease of that TTL may be granted now.
-func (a *arbitration) allowed(ttl time.Duration) bool {
-	var most time.Duration
-	a.with(func(m *authority.Machine, _ clock.Instant) { most = m.Ceiling() })
-	a.ceiling.mu.Lock()
-	defer a.ceiling.mu.Unlock()
-	return ttl <= most && (a.ceiling.limit == 0 || ttl <= a.ceiling.limit)
+func (a *arbitration) allowed(ttl time.Duration) (yes bool) {
+	a.with(func(m *authority.Machine, _ clock.Instant) { yes = a.ceiling.allows(m, ttl) })
+	return yes
+}
+
+// allows is called with arbitration.mu held.
+func (c *ceiling) allows(m *authority.Machine, ttl time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return ttl <= m.Ceiling() && (c.limit == 0 || ttl <= c.limit)
+}
+
+func (c *ceiling) want(ttl time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wanted = append(c.wanted, ttl)
+}
+
+func (c *ceiling) unwant(ttl time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.Index(c.wanted, ttl)
+	c.wanted = slices.Delete(c.wanted, i, i+1)
 }

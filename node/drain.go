@@ -29,6 +29,13 @@ func (t *tenure) drain(ctx context.Context) error {
 	}
 }
 
+// drains reports whether it has been drained, or is being.
+func (t *tenure) drains() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.draining.reason != nil
+}
+
 func (t *tenure) shut() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

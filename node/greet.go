@@ -91,7 +91,7 @@ func (n *Node) hello(address string) (*peerv1.HelloResponse, error) {
 		return nil, err
 	}
 	n.measure(resp, n.clock.Now().Sub(sent))
-	if joined {
+	if joined && self.ServerID() == n.who().ServerID() { // it may have changed its group meanwhile
 		n.heed(resp)
 	}
 	return resp, nil

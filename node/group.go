@@ -27,6 +27,8 @@ type group struct {
 	barriers  sync.WaitGroup  // that have not been answered
 	patience  time.Duration   // how long that may take
 	running   sync.WaitGroup  // the node's loops that belong to this group
+	ended     sync.Once       // guards that transport and storage are closed once
+	endErr    error           // of that
 	ctx       context.Context // ends with the group
 	stop      context.CancelFunc
 	joined    atomic.Bool // a configuration has named this node, now or before; only ever set
@@ -240,7 +242,8 @@ func (g *group) close(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the Raft group was not left in time: %w", err)
 	}
-	return errors.Join(g.transport.Close(), g.storage.release())
+	g.ended.Do(func() { g.endErr = errors.Join(g.transport.Close(), g.storage.release()) })
+	return g.endErr
 }
 
 // await waits for a future until ctx ends. A future's Error has no limit of its

@@ -12,6 +12,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,6 +78,7 @@ type Node struct {
 	mu      sync.Mutex // guards what follows
 	self    identity.Identity
 	group   *group  // nil until the node belongs to a cluster
+	leaving *group  // that it takes part in no more, and whose end is not done
 	serving *tenure // nil unless this node leads and serves
 	doing   string  // for people
 	err     error
@@ -138,12 +140,15 @@ func (n *Node) start(ctx context.Context) error {
 	if n.cfg.Arbiter != nil {
 		n.arbitration = newArbitration(n)
 	}
-	// Other members may belong to a cluster that has not adopted the arbiter.
+	// Where others are to be asked, they may belong to a cluster that has not adopted it.
 	arbitrated := n.arbitration != nil && (self.Arbitrated || self.Cluster.IsZero() && len(n.cfg.Join) == 0)
 	if self.Cluster.IsZero() && len(n.cfg.Join)+len(n.knew) == 0 && !n.cfg.Bootstrap && !arbitrated {
 		return &leases.InvalidError{Field: "join", Value: "no addresses", Bounds: "the addresses of other members, or bootstrap"}
 	}
 	if !self.Cluster.IsZero() {
+		if err := n.discard(); err != nil {
+			return err
+		}
 		if err := n.startGroup(); err != nil {
 			return err
 		}
@@ -234,6 +239,13 @@ func (n *Node) who() identity.Identity {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.self
+}
+
+// here returns the node's identity and the group that it takes part in under it.
+func (n *Node) here() (identity.Identity, *group) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.self, n.group
 }
 
 // become changes the node's identity and saves it, before anything relies on it.
@@ -341,7 +353,7 @@ func (n *Node) release(ctx context.Context) error {
 	}
 	stalled := errors.Is(n.Err(), ErrDiskStalled)
 	n.mu.Lock()
-	g, forward := n.group, n.forward
+	g, forward := cmp.Or(n.group, n.leaving), n.forward
 	n.forward = nil
 	n.mu.Unlock()
 	for _, c := range forward {

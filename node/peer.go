@@ -36,7 +36,7 @@ func (n *Node) introduction() *peerv1.Node {
 // in mind, and of nobody else: there is no end of strangers.
 func (p *peer) Hello(ctx context.Context, req *peerv1.HelloRequest) (*peerv1.HelloResponse, error) {
 	n := p.node
-	self, g := n.who(), n.member()
+	self, g := n.here()
 	if err := validateNode(req.GetSelf()); err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (n *Node) addressOf(id string) string {
 // Confirm answers one question of a round (N4). Raft takes a new term before it
 // votes in it, so a yes says that this node had not voted for a later leader.
 func (p *peer) Confirm(_ context.Context, req *peerv1.ConfirmRequest) (*peerv1.ConfirmResponse, error) {
-	self, g := p.node.who(), p.node.member()
+	self, g := p.node.here()
 	resp := &peerv1.ConfirmResponse{Nonce: req.GetNonce()}
 	if cluster, err := clusterOf(req.GetCluster()); err != nil || g == nil || cluster != self.Cluster || req.GetServerId() != self.ServerID() {
 		return resp, err
@@ -136,7 +136,7 @@ func (p *peer) Join(ctx context.Context, req *peerv1.JoinRequest) (*peerv1.JoinR
 	if err != nil {
 		return nil, err
 	}
-	self, g := n.who(), n.member()
+	self, g := n.here()
 	if g == nil {
 		return nil, &leases.UnavailableError{Reason: self.Name + " belongs to no cluster yet"}
 	}

@@ -15,13 +15,13 @@ import (
 
 // regroup makes the node part of another Raft group: it discards what it has of the
 // one before, which is defunct, and begins anew under another incarnation. form makes
-// it the group's only voter (section 7).
+// it the group's only voter (section 7). One that failed is begun again.
 func (n *Node) regroup(cluster, group leases.ID, form bool) error {
-	if self := n.who(); n.member() != nil && self.Cluster == cluster && self.Group == group {
+	if self, g := n.here(); g != nil && self.Cluster == cluster && self.Group == group {
 		return nil
 	}
 	if err := n.leave(); err != nil {
-		return err
+		return fmt.Errorf("leave the Raft group: %w", err)
 	}
 	if form {
 		n.say("forming a Raft group")
@@ -29,26 +29,33 @@ func (n *Node) regroup(cluster, group leases.ID, form bool) error {
 		n.say("joining the Raft group that the arbiter names")
 	}
 	root, _ := n.arbitration.root()
-	before := n.who()
 	err := n.become(func(self *identity.Identity) {
-		*self = identity.New(self.Name)
-		self.Cluster, self.Group, self.Starts, self.Members, self.Arbitrated = cluster, group, 1, before.Members, true
+		next := identity.New(self.Name)
+		next.Cluster, next.Group, next.Starts, next.Members = cluster, group, 1, self.Members
+		next.Arbitrated, next.Discard = true, true
 		if form {
-			self.Founding, self.Founders, self.FirstEpoch = true, 1, max(root.Epoch, 1)
+			next.Founding, next.Founders, next.FirstEpoch = true, 1, max(root.Epoch, 1)
 		}
+		*self = next
 	})
 	if err != nil {
 		return err
 	}
 	n.book.renamed(n.who().ServerID())
+	if err := n.discard(); err != nil {
+		return err
+	}
 	return n.startGroup()
 }
 
-// leave ends the node's part in its Raft group and forgets the group's log.
+// leave ends the node's part in its Raft group. It is called again until that has
+// been done: Raft that still runs writes to the log.
 func (n *Node) leave() error {
 	n.mu.Lock()
-	g := n.group
-	n.group = nil
+	if n.group != nil {
+		n.leaving, n.group = n.group, nil
+	}
+	g := n.leaving
 	n.mu.Unlock()
 	if g == nil {
 		return nil
@@ -56,13 +63,27 @@ func (n *Node) leave() error {
 	ctx, cancel := context.WithTimeout(n.ctx, 10*time.Second)
 	defer cancel()
 	if err := errors.Join(g.close(ctx), g.streams.drain(ctx), wait(ctx, &g.running, "the group's loops")); err != nil {
-		return fmt.Errorf("leave the Raft group: %w", err)
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leaving = nil
+	return nil
+}
+
+// discard forgets the log that an earlier incarnation has left behind. The identity
+// knows that it is to be done from before until after: under the old one an empty log
+// would vote once more, and the old log under the new one would be taken for the
+// group's.
+func (n *Node) discard() error {
+	if !n.who().Discard {
+		return nil
 	}
 	if err := n.wipe(); err != nil {
 		return fmt.Errorf("discard the log of a defunct Raft group: %w", err)
 	}
 	n.fsm.Reset()
-	return nil
+	return n.become(func(self *identity.Identity) { self.Discard = false })
 }
 
 // belongByArbiter keeps the node in the group that the root register names.

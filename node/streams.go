@@ -27,14 +27,15 @@ type streams struct {
 	closed chan struct{}
 	close  func()
 
-	mu    sync.Mutex // guards ended
+	mu    sync.Mutex // guards what follows
 	ended bool       // from then on open only falls
+	taken map[*accepted]struct{}
 }
 
 var _ raft.StreamLayer = (*streams)(nil)
 
 func newStreams(n *Node, id string) *streams {
-	s := &streams{node: n, id: id, queue: make(chan net.Conn), closed: make(chan struct{})}
+	s := &streams{node: n, id: id, queue: make(chan net.Conn), closed: make(chan struct{}), taken: map[*accepted]struct{}{}}
 	s.close = sync.OnceFunc(func() { close(s.closed) })
 	return s
 }
@@ -75,29 +76,51 @@ func (s *streams) Accept() (net.Conn, error) {
 		return nil, errors.Join(net.ErrClosed, conn.Close())
 	}
 	s.open.Add(1)
-	return &accepted{Conn: conn, closing: s.node.ctx, done: sync.OnceFunc(s.open.Done)}, nil
+	c := &accepted{Conn: conn, streams: s}
+	c.done = sync.OnceFunc(func() { s.left(c) })
+	s.taken[c] = struct{}{}
+	return c, nil
 }
 
-// drain takes no more connections, and waits until Raft reads from none.
+// left notes that Raft has let go of a connection.
+func (s *streams) left(c *accepted) {
+	s.mu.Lock()
+	delete(s.taken, c)
+	s.mu.Unlock()
+	s.open.Done()
+}
+
+// drain takes no more connections, ends those that there are, and waits until Raft
+// reads from none: it would wait for as long as the other members keep them.
 func (s *streams) drain(ctx context.Context) error {
 	s.mu.Lock()
 	s.ended = true
+	for c := range s.taken {
+		_ = c.Conn.Close()
+	}
 	s.mu.Unlock()
 	return wait(ctx, &s.open, "the other members' connections")
+}
+
+// ending reports whether the node's part in the group is over.
+func (s *streams) ending() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended || s.node.ctx.Err() != nil
 }
 
 // accepted tells when Raft lets go of a connection: the last thing that the
 // goroutine which reads from it does.
 type accepted struct {
 	net.Conn
-	closing context.Context // the node's
+	streams *streams
 	done    func()
 }
 
-// Read reports no failure while the node closes: Raft would complain of it.
+// Read reports no failure while the group is left: Raft would complain of it.
 func (c *accepted) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if err != nil && c.closing.Err() != nil {
+	if err != nil && c.streams.ending() {
 		err = io.EOF
 	}
 	return n, err

@@ -48,6 +48,20 @@ func (c *Cluster) grantable(host string) {
 	h.Release(ctx)
 }
 
+// sameTables waits until all nodes have applied the same.
+func (c *Cluster) sameTables() {
+	c.t.Helper()
+	c.eventually("all nodes have the same table", func() bool {
+		first := c.Node(0).Status()
+		for i := range c.Size() {
+			if s := c.Node(i).Status(); s.Epoch != first.Epoch || s.Revision != first.Revision || s.Leases != first.Leases {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // kept breaks a promise if a lease has been lost.
 func (c *Cluster) kept(h *Hold) {
 	if err := h.Err(); err != nil {
@@ -98,6 +112,7 @@ func TestLeaseThroughEverything(t *testing.T) {
 		c.Mode(authority.Raft)
 		c.grantable("at-the-end")
 		c.kept(h)
+		c.sameTables()
 		h.Release(ctx)
 	}})
 }
@@ -247,4 +262,30 @@ func (c *Cluster) adopt() {
 		}
 		return err == nil || !c.Root().Cluster.IsZero()
 	})
+}
+
+// An adopted cluster loses all of its disks: its nodes go by what the arbiter knows, though
+// they were told to found a cluster once.
+func TestTotalLossAfterAdoption(t *testing.T) {
+	cfg := arbitrated()
+	cfg.Nodes, cfg.Unadopted = 3, true
+	explore(t, scenario{config: cfg, heavy: 10, run: func(c *Cluster) {
+		h := c.keeper("keeper", "kept", 8*time.Second)
+		time.Sleep(2 * time.Second)
+		c.adopt()
+		c.Mode(authority.Raft)
+		for i := range c.Size() {
+			c.Crash(i)
+			c.Wipe(i)
+		}
+		for i := range c.Size() {
+			c.Restart(i)
+		}
+		c.Mode(authority.Fallback)
+		c.Mode(authority.Raft)
+		c.grantable("after")
+		c.kept(h)
+		c.AllVote()
+		c.sameTables()
+	}})
 }

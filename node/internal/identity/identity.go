@@ -20,6 +20,7 @@ type Identity struct {
 	Cluster     leases.ID  `json:"cluster,omitzero"`      // zero: belongs to none yet
 	Group       leases.ID  `json:"group,omitzero"`        // the Raft group within the cluster
 	Arbitrated  bool       `json:"arbitrated,omitempty"`  // the arbiter knows the cluster
+	Discard     bool       `json:"discard,omitempty"`     // its log is another incarnation's, and to be discarded first
 	Founding    bool       `json:"founding,omitempty"`    // it has begun to found the cluster
 	Founders    uint32     `json:"founders,omitempty"`    // how many nodes the cluster is founded with
 	FirstEpoch  uint32     `json:"first_epoch,omitempty"` // of the cluster that it founds
