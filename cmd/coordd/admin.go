@@ -58,14 +58,16 @@ func (o *operation) run(ctx context.Context, call func(context.Context, adminv1.
 	defer cancel()
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		err := call(ctx, adminv1.NewAdminClient(conn))
-		if ctx.Err() != nil && errors.Is(err, leases.ErrUnknownOutcome) {
+		late := ctx.Err() != nil
+		switch {
+		case late && errors.Is(err, leases.ErrUnknownOutcome):
 			return &exit{exitUnavailable, fmt.Errorf("%w: no answer within %v (--timeout)", leases.ErrUnknownOutcome, o.timeout)}
-		}
-		if !errors.Is(err, leases.ErrNoQuorum) && !errors.Is(err, leases.ErrNotLeader) && !(o.patient && errors.Is(err, leases.ErrUnavailable)) {
+		case errors.Is(err, leases.ErrNoQuorum) || errors.Is(err, leases.ErrNotLeader) || errors.Is(err, leases.ErrUnavailable) && (o.patient || late):
+			if !sleep(ctx, pause) {
+				return &exit{exitUnavailable, fmt.Errorf("%w (tried for %v, --timeout)", err, o.timeout)}
+			}
+		default:
 			return err
-		}
-		if !sleep(ctx, pause) {
-			return &exit{code: exitUnavailable, err: fmt.Errorf("%w (tried for %v, --timeout)", err, o.timeout)}
 		}
 	}
 }

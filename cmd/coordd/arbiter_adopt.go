@@ -17,7 +17,7 @@ func newArbiterAdopt() *cobra.Command {
 	var (
 		op     operation
 		out    output
-		shards = leases.Shards{Count: leases.DefaultShards, Bytes: leases.DefaultShardBytes}
+		shards leases.Shards
 		lease  time.Duration
 	)
 	cmd := &cobra.Command{
@@ -30,8 +30,7 @@ is adopted they ignore the arbiter and say so. Then call this once, on any of th
 
 It is refused unless every voter has reported that it can write to the table, if the
 leases do not fit the shards, and if a cluster of that name is there already. If no
-answer comes it may be done all the same: coordd status shows it, and to adopt again the
-same arbiter is not refused.
+answer comes it may be done all the same: coordd status shows it.
 
 It speaks to a node on this machine over the socket in its data folder, which only
 that node's user and root may open. The node passes the call on to the leader.
@@ -59,9 +58,9 @@ With -o json the field is epoch.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.Uint32Var(&shards.Count, "shards", shards.Count, "how many registers the leases are shared out among")
-	fs.Uint32Var(&shards.Bytes, "shard-bytes", shards.Bytes, "how many bytes the leases of one register may take up")
-	fs.DurationVar(&lease, "authority-lease", authority.DefaultLease, "how long a leader that reaches nobody may go on: most of what a takeover takes")
+	fs.Uint32Var(&shards.Count, "shards", 0, "how many registers the leases are shared out among; 0: as the node was started with")
+	fs.Uint32Var(&shards.Bytes, "shard-bytes", 0, "how many bytes the leases of one register may take up; 0: as the node was started with")
+	fs.DurationVar(&lease, "authority-lease", 0, "the one that the nodes were started with, to be sure")
 	op.register(fs, operationTimeout)
 	out.register(cmd)
 	return cmd
@@ -70,11 +69,11 @@ With -o json the field is epoch.`,
 // validateAdoption says what is wrong with the flags, before anybody is asked.
 func validateAdoption(shards leases.Shards, lease time.Duration) error {
 	switch {
-	case shards.Count < 1 || shards.Count > leases.MaxShards:
+	case shards.Count > leases.MaxShards:
 		return usagef("invalid --shards %d: want 1 to %d", shards.Count, leases.MaxShards)
-	case shards.Bytes < leases.MinShardBytes || shards.Bytes > leases.MaxShardBytes:
+	case shards.Bytes != 0 && shards.Bytes < leases.MinShardBytes || shards.Bytes > leases.MaxShardBytes:
 		return usagef("invalid --shard-bytes %d: want %d to %d", shards.Bytes, leases.MinShardBytes, leases.MaxShardBytes)
-	case lease < authority.MinLease || lease > authority.MaxLease || lease%time.Millisecond != 0:
+	case lease != 0 && lease < authority.MinLease || lease > authority.MaxLease || lease%time.Millisecond != 0:
 		return usagef("invalid --authority-lease %v: want %v to %v, in whole milliseconds", lease, authority.MinLease, authority.MaxLease)
 	}
 	return nil

@@ -119,3 +119,53 @@ func TestServeByArbiter(t *testing.T) {
 		t.Errorf("the job: got code %d, want 0: it held its lease all the time", got)
 	}
 }
+
+// A cluster that was founded without an arbiter gets one. Its members are restarted
+// one by one before, and a job goes on under its token.
+func TestAdopt(t *testing.T) {
+	withTable(t)
+	s := newServing(t)
+	for i := range s.members {
+		s.members[i] = launch(t, append(s.line(i), "--arbiter", "none")...)
+	}
+	s.ready(30 * time.Second)
+	ended := filepath.Join(t.TempDir(), "ended")
+	job := launch(t, "run", "nightly", "--addr", s.all(), "--ttl", "20s", "--", "sh", "-c",
+		`echo "token $COORDD_FENCING_TOKEN"; while ! [ -e "$0" ]; do sleep 0.1; done`, ended)
+	job.says("token ", 20*time.Second)
+	failed(t, command(t, "arbiter", "adopt", "--data", s.data(0)), exitUsage, "arbiter")
+
+	if got := command(t, "arbiter", "create-table", "--emulator"); got.code != 0 {
+		t.Fatalf("got %+v, want a table", got)
+	}
+	for i := range s.members {
+		s.members[i].signal(syscall.SIGTERM)
+		s.members[i].wait(10 * time.Second)
+		line := slices.DeleteFunc(s.line(i), func(word string) bool { return word == "--bootstrap" })
+		s.members[i] = launch(t, append(line, "--arbiter", "dynamodb", "--authority-lease", "2s", "--shards", "8")...)
+		s.ready(30 * time.Second)
+	}
+	if view, _ := cluster(t, s.all()); view.Authority != nil {
+		t.Errorf("got %+v, want no authority of an arbiter that is not adopted", view.Authority)
+	}
+	var adopted adoptedView
+	eventually(t, 30*time.Second, "the arbiter is adopted", func() bool {
+		got := command(t, "arbiter", "adopt", "--data", s.data(0), "-o", "json")
+		return got.code == 0 && json.Unmarshal([]byte(got.stdout), &adopted) == nil
+	})
+	eventually(t, 20*time.Second, "a leader serves by its window", func() bool {
+		view, ok := cluster(t, s.all())
+		return ok && view.Authority != nil && view.Authority.Mode == authority.Raft && view.Epoch == adopted.Epoch
+	})
+	var shown registersView
+	got := command(t, "arbiter", "show", "-o", "json")
+	if err := json.Unmarshal([]byte(got.stdout), &shown); err != nil || shown.Root.Epoch != adopted.Epoch || shown.Root.Params.Shards.Count != 8 {
+		t.Errorf("got %+v (%v), want the cluster in epoch %d", got, err, adopted.Epoch)
+	}
+	if err := os.WriteFile(ended, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := job.wait(10 * time.Second); got != 0 {
+		t.Errorf("the job: got code %d, want 0: it held its lease all the time", got)
+	}
+}

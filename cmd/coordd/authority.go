@@ -44,7 +44,7 @@ remembers them. The times are by the clock of the node that made the change. Why
   handover  a leader passed authority to the registers, as planned (coordd failover)
   failback  a Raft group began to take the leases over from the registers
   imported  it has taken them over, and serves
-  bump      half of an epoch's tokens were used, or the table was restored
+  bump      half of an epoch's tokens were used
 
 Of a cluster without an arbiter there is nothing to show.
 

@@ -181,8 +181,6 @@ func devMembers(addrs []string, sockets string, store arbiter.Store, cluster str
 			InMemory:        true,
 			Listen:          addr,
 			HTTP:            besides(addr),
-			Join:            addrs,
-			Bootstrap:       store == nil,
 			ElectionTimeout: devElectionTimeout,
 			Arbiter:         store,
 			ArbiterName:     cluster,
@@ -190,6 +188,9 @@ func devMembers(addrs []string, sockets string, store arbiter.Store, cluster str
 			ReformAfter:     devReformAfter,
 			AdminSocket:     filepath.Join(sockets, name+".sock"),
 			Log:             log,
+		}
+		if store == nil { // otherwise they find each other by it
+			config.Join, config.Bootstrap = addrs, true
 		}
 		withMetrics(&config)
 		members = append(members, config)
@@ -229,13 +230,18 @@ func closeAll(nodes []*node.Node) error {
 	return errors.Join(errs...)
 }
 
+// listening is where the members listen.
+func listening(members []node.Config) (addrs []string) {
+	for _, m := range members {
+		addrs = append(addrs, m.Listen)
+	}
+	return addrs
+}
+
 // devReady waits until leases are granted, or the arbiter has taken over from a former
 // cluster of that name, and says who serves.
 func devReady(ctx context.Context, members []node.Config) (who string, err error) {
-	c := connection{timeout: devStartTimeout}
-	for _, m := range members {
-		c.addrs = append(c.addrs, m.Listen)
-	}
+	c := connection{addrs: listening(members), timeout: devStartTimeout}
 	fallback := func(c *coorddv1.ClusterStatus) bool { return c.GetAuthority().GetMode() == string(authority.Fallback) }
 	ready := func(r *coorddv1.StatusResponse) bool { return r.GetCluster().GetServing() || fallback(r.GetCluster()) }
 	answer, err := c.status(ctx, ready)
@@ -255,7 +261,7 @@ func devReady(ctx context.Context, members []node.Config) (who string, err error
 // called; look is the command that shows the registers, where another process can.
 func devGreeting(self string, members []node.Config, look, who string, took time.Duration) string {
 	var b strings.Builder
-	addrs := members[0].Join
+	addrs := listening(members)
 	fmt.Fprintf(&b, "Three members on %s; %s, ready after %.1f s.\n", strings.Join(addrs, ", "), who, took.Seconds())
 	if look == "" {
 		fmt.Fprintf(&b, "Everything is in memory and gone when this process ends (Ctrl-C).\n\n")

@@ -236,8 +236,8 @@ func TestDevMembers(t *testing.T) {
 			if err := validate(&m); err != nil {
 				t.Errorf("%s: got %v, want a config that is right", m.Name, err)
 			}
-			if m.Bootstrap != (store == nil) {
-				t.Errorf("%s: got bootstrap %v, want it without an arbiter alone", m.Name, m.Bootstrap)
+			if alone := store == nil; m.Bootstrap != alone || len(m.Join) > 0 != alone {
+				t.Errorf("%s: got bootstrap %v and join %v, want them without an arbiter alone", m.Name, m.Bootstrap, m.Join)
 			}
 		}
 	}

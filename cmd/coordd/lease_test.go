@@ -30,6 +30,7 @@ type scripted struct {
 	opens    []error
 	acquires []func(context.Context, leases.Claim) (leases.Grant, error)
 	renewals []error
+	reclaims []error
 	pages    []leases.Page
 	watches  []func(leases.Position, func(leases.Batch) error) error
 }
@@ -73,9 +74,17 @@ func (s *scripted) Renew(_ context.Context, held []leases.Held) ([]error, error)
 	defer s.mu.Unlock()
 	s.note("renew", held[0].Token)
 	err, _ := next(&s.renewals)
-	if err != nil && !errors.Is(err, leases.ErrNotHeld) {
+	if err != nil && !errors.Is(err, leases.ErrNotHeld) && !errors.Is(err, leases.ErrGrace) {
 		return nil, err
 	}
+	return []error{err}, nil
+}
+
+func (s *scripted) Reclaim(_ context.Context, epoch uint32, held []leases.Claimed) ([]error, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.note("reclaim", epoch, held[0].Token, held[0].TTL)
+	err, _ := next(&s.reclaims)
 	return []error{err}, nil
 }
 
@@ -173,6 +182,15 @@ func TestAcquire(t *testing.T) {
 		},
 		{name: "a bound is reached", cluster: &scripted{acquires: claims{answered(granted, &leases.ExhaustedError{What: "waiters"})}}, code: exitUnavailable, says: "waiters"},
 		{
+			name: "in a grace that ends", calls: "acquire acquire",
+			cluster: &scripted{acquires: claims{answered(granted, &leases.GraceError{Epoch: 2, FreshIn: time.Second})}},
+		},
+		{
+			name: "in a grace", calls: "acquire", code: exitUnavailable, says: "epoch 2: holders reclaim their leases, fresh grants begin within 1m0s",
+			cluster: &scripted{acquires: claims{answered(granted, &leases.GraceError{Epoch: 2, FreshIn: time.Minute})}},
+			change:  func(c *claimant) { c.timeout = 10 * time.Millisecond },
+		},
+		{
 			name: "not printed", cluster: &scripted{acquires: claims{answered(granted, nil)}}, print: failedIO,
 			calls: "acquire withdraw", code: exitInternal, says: "no space left",
 		},
@@ -207,6 +225,48 @@ func TestAcquire(t *testing.T) {
 			valid := time.Duration(view.ValidMS) * time.Millisecond
 			if err == nil && (view.Token != 7 || view.Session != leases.ID{9} || view.Attempt.IsZero() || valid < 29*time.Second || valid >= time.Minute) {
 				t.Errorf("got %+v, want a lease that is valid for most of its TTL", view)
+			}
+		})
+	}
+}
+
+// A lease that the arbiter does not know is reclaimed by those alone who say that they
+// rely on it.
+func TestRenewal(t *testing.T) {
+	grace := func(epoch uint32) error { return &leases.GraceError{Epoch: epoch, FreshIn: time.Minute} }
+	held := leases.Held{Name: "job", Token: 7}
+	claimed := &leases.Claimed{Held: held, TTL: time.Minute}
+	for _, c := range []struct {
+		name    string
+		cluster *scripted
+		claimed *leases.Claimed
+		want    error // nil: renewed
+		grace   bool
+		calls   string
+	}{
+		{name: "renewed", claimed: claimed, calls: "renew 7"},
+		{name: "lost", claimed: claimed, cluster: &scripted{renewals: []error{&leases.NotHeldError{}}}, want: leases.ErrNotHeld, calls: "renew 7"},
+		{name: "not relied on", cluster: &scripted{renewals: []error{grace(2)}}, grace: true, calls: "renew 7"},
+		{name: "reclaimed", claimed: claimed, cluster: &scripted{renewals: []error{grace(2)}}, calls: "renew 7, reclaim 2 7 1m0s"},
+		{
+			name: "lost in the takeover", claimed: claimed, want: leases.ErrNotHeld, calls: "renew 7, reclaim 2 7 1m0s",
+			cluster: &scripted{renewals: []error{grace(2)}, reclaims: []error{&leases.NotHeldError{}}},
+		},
+		{
+			name: "another takeover", claimed: claimed, want: leases.ErrGrace, calls: "renew 7, reclaim 2 7 1m0s",
+			cluster: &scripted{renewals: []error{grace(2)}, reclaims: []error{grace(4)}},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cluster := cmp.Or(c.cluster, &scripted{})
+			r := renewal{held: held, claimed: c.claimed}
+			err := r.call(t.Context(), cluster)
+			if !errors.Is(err, c.want) || (r.grace != nil) != c.grace {
+				t.Errorf("got %v and %v, want %v", err, r.grace, c.want)
+			}
+			got := strings.Join(cluster.calls, ", ")
+			if got != c.calls || r.reclaimed != (err == nil && strings.Contains(got, "reclaim")) {
+				t.Errorf("got %q and reclaimed %v, want %q", got, r.reclaimed, c.calls)
 			}
 		})
 	}

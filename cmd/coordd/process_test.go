@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -44,7 +45,16 @@ func (l *lines) String() string {
 // launch starts the built binary.
 func launch(t *testing.T, args ...string) *member {
 	t.Helper()
-	return begin(t, exec.Command(binary(t), args...))
+	cmd := exec.Command(binary(t), args...)
+	if args[0] == "dev" { // killed, it leaves the folder of its sockets behind
+		dir, err := os.MkdirTemp("", "coordd-") // a socket's path must be short
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+	}
+	return begin(t, cmd)
 }
 
 // begin starts a command that is coordd.

@@ -74,7 +74,7 @@ Only what is dangerous has to be typed: --yes, --now, --force, --holders-stopped
 	root.SetFlagErrorFunc(flagError)
 	run := newRun()
 	run.ValidArgsFunction = completeRun
-	group(root, newArbiter(), newAuthority(), newCopyTo(), newDev(), newFailover(), newLease(), newRecover(), newRemove(), run,
+	group(root, newArbiter(), newAuthority(), newCopyTo(), newDev(), newDrill(), newFailover(), newLease(), newRecover(), newRemove(), run,
 		newServe(), newStatus(), newTakeover(), newTransferLeadership(), newVersion())
 	root.SetHelpCommand(newHelp(root))
 	for _, cmd := range below(root) {

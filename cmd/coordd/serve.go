@@ -42,12 +42,12 @@ may run under one name at the same time.
 With --arbiter dynamodb the registers in one DynamoDB table decide who has
 authority: a majority of the members, or, when it is lost, the registers themselves,
 from which every member that is left then grants leases. The members find each
-other, and the one that begins the cluster, by it: --bootstrap is refused,
---join is not needed, and --data neither, since a cluster survives the loss of all
-memory. coordd arbiter create-table makes the table, and coordd arbiter check tells
-whether this machine may use it. --authority-lease, --shards, --shard-bytes and
---ttl-ceiling-floor are fixed at a cluster's birth; to give a running cluster an
-arbiter see coordd arbiter adopt.
+other, and the one that begins the cluster, by it: --bootstrap is refused, --data is
+not needed, since a cluster survives the loss of all memory, and neither is --join,
+with which a member that has no data waits for a cluster that has no arbiter yet, see
+coordd arbiter adopt. coordd arbiter create-table makes the table, and coordd arbiter
+check tells whether this machine may use it. --authority-lease, --shards, --shard-bytes
+and --ttl-ceiling-floor are fixed at a cluster's birth.
 
 A takeover begins when nobody has led for --authority-lease and a little; then
 nothing is granted anew for the longest TTL that was granted, at least
@@ -72,7 +72,9 @@ given.`,
 		Example: `  coordd serve --name n1 --data /var/lib/coordd --listen 10.0.0.1:7420 --bootstrap \
     --join 10.0.0.1:7420,10.0.0.2:7420,10.0.0.3:7420 \
     --cert node.pem --key node.key --ca ca.pem
-  coordd serve --config /etc/coordd/coordd.yaml`,
+  coordd serve --config /etc/coordd/coordd.yaml
+  coordd serve --name n1 --listen 10.0.0.1:7420 --arbiter dynamodb --arbiter-region eu-central-1 \
+    --cert node.pem --key node.key --ca ca.pem`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := o.config(cmd.Context(), cmd.Flags(), cmd.ErrOrStderr())
