@@ -27,7 +27,7 @@ FAST = $(filter-out $(shell go list $(REAL)) %/internal/arch,$(shell go list ./.
 
 # Packages with tests that need a real store, DynamoDB Local: make test-stores runs
 # them all, make test only what they test without one.
-STORES := ./internal/dynamolocal ./arbiter/dynamodb
+STORES := ./internal/dynamolocal ./arbiter/dynamodb ./node/storetest
 
 # make build RELEASE=1.2.3 names a release other than the source's own.
 RELEASE :=
@@ -82,7 +82,7 @@ sim: ## the protocol simulated in virtual time, SEEDS=1-20000
 
 .PHONY: test-stores
 test-stores: ## tests with real stores, in at most 8 minutes; needs make deps
-	$(STEP) 'test, real stores' env COORDD_STORES=1 $(GOTEST) -count=1 -p 1 -timeout 8m $(STORES)
+	$(STEP) 'test, real stores' env COORDD_STORES=1 $(GOTEST) -count=1 -p 1 -parallel 8 -timeout 8m $(STORES)
 
 .PHONY: test-real
 test-real: ## tests with real processes, one package after the other

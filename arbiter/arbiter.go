@@ -81,6 +81,9 @@ var (
 	// ErrUnreachable: the store did not answer, or would not, or not with a register;
 	// nothing was changed.
 	ErrUnreachable = errors.New("the arbiter gives no usable answer")
+	// ErrNotRegister: what the store has under a key is no register: something else has
+	// written it. It comes with ErrUnreachable, or with ErrUnknown.
+	ErrNotRegister = errors.New("not a register")
 	// ErrTooLarge: the data exceed MaxData.
 	ErrTooLarge = errors.New("too large for a register")
 	// ErrInvalid: no register can have this key, or hold this.

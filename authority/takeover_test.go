@@ -59,6 +59,28 @@ func TestTakeoverWaits(t *testing.T) {
 	w.wantMode(Fallback, 4)
 }
 
+// A read that was begun too early shows too little, however late its answer.
+func TestTakeoverSlowRead(t *testing.T) {
+	w := newWorld(t)
+	w.raftRoot()
+	b := w.node("b").member()
+	b.do()
+	w.pass(rest - 1)
+	sent := w.now
+	find[Load](t, b.next())
+	w.pass(time.Second)
+	b.Loaded(sent, w.now, w.reg, nil)
+	none[*Swap](t, b.next())
+	b.Loaded(w.now, w.now, w.reg, nil)
+	find[*Swap](t, b.next())
+}
+
+// next asks what to do, and does nothing.
+func (n *node) next() []Action {
+	todo, _ := n.Next(n.now, n.facts)
+	return todo
+}
+
 func TestTakeoverBy(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ type arbitration struct {
 	mu      sync.Mutex
 	machine *authority.Machine
 	changed chan struct{} // closed, and replaced, whenever the machine may have changed
+	strange error         // what the newest read has found in the register's place; nil: a register
 
 	told string // of what the register holds, the last thing that was said; run's
 	seen uint32 // the newest epoch that was counted; run's
@@ -164,12 +166,17 @@ func (a *arbitration) root() (root authority.Root, known bool) {
 	return root, known
 }
 
+// err says why the root register cannot be used, though there is an answer.
+func (a *arbitration) err() (err error) {
+	a.with(func(m *authority.Machine, _ clock.Instant) { err = cmp.Or(m.Err(), a.strange) })
+	return err
+}
+
 // report says, for people, what the register holds, when that has changed.
 func (a *arbitration) report() {
 	var line string
-	var err error
+	err := a.err()
 	root, known := a.root()
-	a.with(func(m *authority.Machine, _ clock.Instant) { err = m.Err() })
 	switch {
 	case err != nil:
 		line = "the arbiter cannot be used: " + err.Error()
@@ -223,7 +230,13 @@ func (a *arbitration) load() {
 	sent := a.node.clock.Now()
 	reg, err := a.store.Load(ctx, a.key)
 	a.node.metrics.arbiter("load", sent, err)
-	a.take(func(m *authority.Machine, now clock.Instant) { m.Loaded(sent, now, reg, err) })
+	a.take(func(m *authority.Machine, now clock.Instant) {
+		a.strange = nil
+		if errors.Is(err, arbiter.ErrNotRegister) {
+			a.strange = err
+		}
+		m.Loaded(sent, now, reg, err)
+	})
 }
 
 func (a *arbitration) swap(s *authority.Swap) {

@@ -44,9 +44,10 @@ func (a *arbitration) elsewhere() error {
 // status is this node's view; term is Raft's.
 func (a *arbitration) status(term uint64, t *tenure) *AuthorityStatus {
 	s := &AuthorityStatus{}
+	s.Err = a.err()
 	a.with(func(m *authority.Machine, now clock.Instant) {
 		root, version, _ := m.Root()
-		s.Root, s.Sequence, s.Err = root, uint64(version), m.Err()
+		s.Root, s.Sequence = root, uint64(version)
 		s.WindowLeft, s.WindowBy = m.Window(now, term)
 		s.GraceLeft = m.GraceLeft(now)
 		s.Arbiter = arbiter.Health{Store: "memory", Reachable: m.Reaches(now)}

@@ -24,7 +24,7 @@ func TestCircuit(t *testing.T) {
 		}
 		return l.hang()
 	}, func(t *testing.T, s *Store, n *network, c clock.Clock) {
-		if got := s.Health().State; got != Untried {
+		if got := s.circuit.Health().State; got != Untried {
 			t.Errorf("got state %s, want %s", got, Untried)
 		}
 		for i := range patience {
@@ -35,7 +35,7 @@ func TestCircuit(t *testing.T) {
 			if i == patience-1 {
 				want = Silent
 			}
-			if h := s.Health(); h.State != want || h.Failures != i+1 || h.Err == nil {
+			if h := s.circuit.Health(); h.State != want || h.Failures != i+1 || h.Err == nil {
 				t.Errorf("after %d calls: got %+v, want state %s", i+1, h, want)
 			}
 		}
@@ -51,7 +51,7 @@ func TestCircuit(t *testing.T) {
 		if took := c.Now().Sub(begin); took != 0 || n.seen("PutItem") != asked {
 			t.Errorf("50 calls took %v and %d requests, want none", took, n.seen("PutItem")-asked)
 		}
-		if got := s.Health().Skipped; got != 50 {
+		if got := s.circuit.Health().Skipped; got != 50 {
 			t.Errorf("got %d skipped calls, want 50", got)
 		}
 
@@ -76,7 +76,7 @@ func TestCircuit(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if h := s.Health(); h.State != Healthy || h.Failures != 0 || h.Err != nil {
+		if h := s.circuit.Health(); h.State != Healthy || h.Failures != 0 || h.Err != nil {
 			t.Errorf("got %+v, want it healthy", h)
 		}
 	})
@@ -121,7 +121,7 @@ func TestRefusalsDoNotOpenTheCircuit(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if h := s.Health(); h.State != Failing || h.Failures != 10 || n.seen("GetItem") != 10 {
+			if h := s.circuit.Health(); h.State != Failing || h.Failures != 10 || n.seen("GetItem") != 10 {
 				t.Errorf("got %+v after %d requests, want 10 failures and requests", h, n.seen("GetItem"))
 			}
 		})
@@ -145,7 +145,7 @@ func TestCircuitAndImpatientCallers(t *testing.T) {
 			time.AfterFunc(100*time.Millisecond, cancel)
 			_, _ = s.Load(ctx, "k")
 		}
-		if got := s.Health().State; got != Untried {
+		if got := s.circuit.Health().State; got != Untried {
 			t.Errorf("after callers that left: got state %s, want %s", got, Untried)
 		}
 		for range patience {
@@ -153,7 +153,7 @@ func TestCircuitAndImpatientCallers(t *testing.T) {
 			_, _ = s.Load(ctx, "k")
 			cancel()
 		}
-		if got := s.Health().State; got != Silent {
+		if got := s.circuit.Health().State; got != Silent {
 			t.Errorf("after callers that had no answer in time: got state %s, want %s", got, Silent)
 		}
 	})

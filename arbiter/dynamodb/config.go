@@ -56,7 +56,7 @@ func open(ctx context.Context, c Config, rt http.RoundTripper, more ...func(*con
 	if sdkConfig.Region == "" {
 		return nil, errors.New("no AWS region: give one, or set AWS_REGION, or the region of the profile")
 	}
-	s := &Store{table: c.Table, timeout: c.Timeout, clock: c.Clock, log: c.Log, idle: func() {}}
+	s := &Store{table: c.Table, region: sdkConfig.Region, timeout: c.Timeout, clock: c.Clock, log: c.Log, idle: func() {}}
 	s.circuit = newCircuit(c.Clock, c.Log.With("table", c.Table))
 	if rt == nil {
 		network := c.transport(sdkConfig.HTTPClient)

@@ -80,7 +80,7 @@ func decode(i item) (arbiter.Register, error) {
 
 // garbage says what an attribute is instead of what it has to be.
 func garbage(i item, attribute, want string) error {
-	return fmt.Errorf("its item is not a register: attribute %s is %s, want %s; something else has written it", attribute, describe(i[attribute]), want)
+	return fmt.Errorf("its item is %w: attribute %s is %s, want %s; something else has written it", arbiter.ErrNotRegister, attribute, describe(i[attribute]), want)
 }
 
 func describe(a types.AttributeValue) string {

@@ -27,11 +27,13 @@ import (
 //     outcome unknown;
 //   - when three calls in a row have brought no answer, calls fail at once with
 //     ErrUnreachable, but for one a second: see Health;
-//   - an item that is not a register is ErrUnreachable, and the error says what it is.
+//   - an item that is not a register is ErrUnreachable and ErrNotRegister, and the
+//     error says what it is.
 type Store struct {
 	client  *sdk.Client
 	idle    func() // closes connections that nobody uses
 	table   string
+	region  string
 	timeout time.Duration
 	clock   clock.Clock
 	log     *slog.Logger
@@ -44,7 +46,12 @@ var _ arbiter.Store = (*Store)(nil)
 func (s *Store) Close() { s.idle() }
 
 // Health tells how the calls have fared.
-func (s *Store) Health() Health { return s.circuit.Health() }
+func (s *Store) Health() arbiter.Health {
+	h := s.circuit.Health()
+	return arbiter.Health{
+		Store: "DynamoDB table " + s.table + " in " + s.region, Reachable: h.Err == nil, RoundTrip: h.RoundTrip, Errors: h.Failed, Err: h.Err,
+	}
+}
 
 // Load implements arbiter.Store.
 func (s *Store) Load(ctx context.Context, key string) (arbiter.Register, error) {

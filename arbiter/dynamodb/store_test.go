@@ -22,7 +22,7 @@ import (
 func TestConformance(t *testing.T) {
 	s := createLocal(t, nil)
 	arbitertest.Run(t, func(*testing.T) arbiter.Store { return s })
-	if h := s.Health(); h.State != Healthy || h.RoundTrip <= 0 || h.Failed != 0 || h.Calls == 0 {
+	if h := s.circuit.Health(); h.State != Healthy || h.RoundTrip <= 0 || h.Failed != 0 || h.Calls == 0 {
 		t.Errorf("got health %+v", h)
 	}
 }
@@ -226,7 +226,7 @@ func TestGarbageItems(t *testing.T) {
 			}
 		})
 	}
-	if h := s.Health(); h.State != Healthy {
+	if h := s.circuit.Health(); h.State != Healthy {
 		t.Errorf("garbage is an answer: got health %+v", h)
 	}
 }
@@ -278,7 +278,7 @@ func TestCallerLeaves(t *testing.T) {
 		if !errors.Is(err, tt.want) || !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: got %v, want %v and context.Canceled", tt.name, err, tt.want)
 		}
-		if h := s.Health(); h.Failures != 0 {
+		if h := s.circuit.Health(); h.Failures != 0 {
 			t.Errorf("%s: it counts as a failure of the store: %+v", tt.name, h)
 		}
 	}

@@ -85,7 +85,7 @@ func TestAnswers(t *testing.T) {
 				if took := c.Now().Sub(begin); took > DefaultTimeout {
 					t.Errorf("it took %v, want at most %v", took, DefaultTimeout)
 				}
-				if h := s.Health(); (h.State == Healthy) != (tt.want == nil) || (h.Err == nil) != (tt.want == nil) {
+				if h := s.circuit.Health(); (h.State == Healthy) != (tt.want == nil) || (h.Err == nil) != (tt.want == nil) {
 					t.Errorf("got health %+v", h)
 				}
 			})

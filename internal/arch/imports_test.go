@@ -78,6 +78,8 @@ var arrows = map[string][]string{
 	"node/internal/stall/stalltest": {"node/internal/stall", raft},
 	"node/nodetest":                 {"tokens", "clock", "arbiter", "arbiter/faulty", "authority", "leases", "client", "node", "node/internal/...", "fsm", "transport/...", "internal/...", raft, grpc, sync},
 
+	"node/storetest": {},
+
 	"cmd/coordd": {
 		"tokens", "clock", "leases", "client", "node", "transport", "transport/api/...", "arbiter", "arbiter/dynamodb", "authority",
 		"internal/drill/...", "internal/version", "cmd/coordd/internal/warden", cobra, pflag, sync, sys, yaml, metrics,
@@ -86,18 +88,19 @@ var arrows = map[string][]string{
 
 	"bench": {"clock", "leases", "fsm", "transport", "client", "node", "internal/rules", raft, hclog, grpc, protobuf, sys},
 
-	"internal/arch":        {},
+	"internal/arch": {},
 	"internal/drill": {
 		"arbiter", "arbiter/faulty", "authority", "client", "clock", "internal/drill/loopback", "internal/history", "leases", "node", "tokens", "transport", sync,
 	},
 	"internal/drill/loopback": {"clock", "transport"},
 	"internal/drill/report":   {"internal/drill", "leases"},
 	"internal/dynamolocal":    {},
-	"internal/history":     {"tokens", "leases", "clock", checker},
-	"internal/holder":      {"clock", "leases", "tokens", "internal/rules"},
-	"internal/rules":       {},
-	"internal/sim":         {"arbiter", "authority", "clock", "fallback", "leases", "tokens", "internal/holder", "internal/rules"},
-	"internal/version":     {},
+	"internal/history":        {"tokens", "leases", "clock", checker},
+	"internal/holder":         {"clock", "leases", "tokens", "internal/rules"},
+	"internal/registers":      {"arbiter"},
+	"internal/rules":          {},
+	"internal/sim":            {"arbiter", "authority", "clock", "fallback", "leases", "tokens", "internal/holder", "internal/rules"},
+	"internal/version":        {},
 }
 
 // confined has the third-party packages that tests too may import in few places

@@ -15,57 +15,12 @@ import (
 	"github.com/coordd/coordd/leases"
 )
 
-// step names what a call of the arbiter is for.
-func (c *Cluster) step(call faulty.Call) string {
-	switch {
-	case strings.Contains(call.Key, "/shard/") && !call.Swap:
-		return "read of a shard"
-	case strings.Contains(call.Key, "/shard/"):
-		before, err := c.arbiter.Load(c.t.Context(), call.Key)
-		was, err2 := leases.DecodeShard(before.Data)
-		is, err3 := leases.DecodeShard(call.Write.Data)
-		if err != nil || err2 != nil || err3 != nil || was.Epoch == is.Epoch {
-			return "write of a shard"
-		}
-		if c.Root().Mode == authority.Importing {
-			return "import"
-		}
-		return "move"
-	case !call.Swap:
-		return "read of the root"
-	}
-	is, err := authority.DecodeRoot(call.Write.Data)
-	if err != nil {
-		return "garbage"
-	}
-	was := c.Root()
-	switch {
-	case call.From == 0:
-		return "birth"
-	case was.Mode == authority.Raft && is.Mode == authority.Raft:
-		return "window"
-	case was.GraceDone != is.GraceDone && is.Mode == authority.Fallback && was.Epoch == is.Epoch:
-		return "end of the grace"
-	case was.Held && !is.Held && is.Mode == authority.Fallback:
-		return "release"
-	case was.Mode == is.Mode && was.Epoch == is.Epoch:
-		return "other"
-	case is.Held && !was.Held:
-		return "hand-over"
-	case is.Mode == authority.Fallback:
-		return "takeover"
-	case is.Mode == authority.Importing:
-		return "failback"
-	}
-	return "imported"
-}
-
 // lose lets that many calls of one step go wrong, whichever node makes them.
 func (c *Cluster) lose(step string, kind faulty.Kind, times int) {
 	var mu sync.Mutex
 	c.Note("lose %d × %s: %v", times, step, kind)
 	plan := func(call faulty.Call) faulty.Fault {
-		if c.step(call) != step {
+		if Step(c.t.Context(), c.arbiter, call) != step {
 			return faulty.Fault{}
 		}
 		mu.Lock()
@@ -85,12 +40,8 @@ func (c *Cluster) lose(step string, kind faulty.Kind, times int) {
 // Every call of the arbiter is lost once, before and after its effect, or takes
 // effect late; a lease is kept through takeover, failback and hand-over all the same.
 func TestLostAnswers(t *testing.T) {
-	steps := []string{
-		"birth", "window", "takeover", "move", "write of a shard", "read of a shard", "read of the root", "end of the grace",
-		"failback", "import", "imported", "hand-over", "release",
-	}
 	for _, kind := range []faulty.Kind{faulty.LostRequest, faulty.LostAnswer, faulty.Late} {
-		for _, step := range steps {
+		for _, step := range Steps {
 			if kind == faulty.Late && strings.HasPrefix(step, "read") {
 				continue
 			}
