@@ -59,7 +59,7 @@ fmt: ## format all Go code
 	$(TOOL) gofumpt -w .
 
 .PHONY: test
-test: lint test-fast test-scenarios test-real bench-smoke test-demo ## everything a change must pass, in at most 15 minutes
+test: lint test-fast test-scenarios test-sim test-real bench-smoke test-demo ## everything a change must pass, in at most 15 minutes
 
 .PHONY: lint
 lint: ## gofumpt, vet, staticcheck, the arch test
@@ -75,6 +75,10 @@ test-fast: ## unit, property and virtual-time tests, with the race detector
 .PHONY: test-scenarios
 test-scenarios: ## whole clusters in virtual time, 100 seeds a scenario
 	$(STEP) 'test, scenarios' scripts/gotest $(TAGS) -timeout 15m $(SCENARIOS)
+
+.PHONY: test-sim
+test-sim:
+	@$(MAKE) --no-print-directory sim SEEDS=1-20000
 
 .PHONY: sim
 sim: ## the protocol simulated in virtual time, SEEDS=1-20000
