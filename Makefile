@@ -22,7 +22,7 @@ SCENARIOS := ./node/nodetest
 # Packages whose tests run real sockets and processes, or load the machine: they
 # come last and one after the other. The others run in virtual time or take a
 # moment.
-REAL := ./node ./transport/gateway ./bench ./cmd/...
+REAL := ./node ./transport/gateway ./bench ./internal/drill ./cmd/...
 FAST = $(filter-out $(shell go list $(REAL)) %/internal/arch,$(shell go list ./...))
 
 # Packages with tests that need a real store, DynamoDB Local: make test-stores runs

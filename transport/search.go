@@ -164,6 +164,9 @@ func (c *Conn) walk(ctx context.Context, s *search, visit func(context.Context, 
 			s.failed(addr, err)
 			continue
 		}
+		if end, bounded := ctx.Deadline(); bounded { // the others are to be asked too, where this one is silent
+			limit = min(limit, time.Until(end)/time.Duration(len(s.queue)+1))
+		}
 		try, done := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 		err = visit(try, l, s)
 		c.giveBack(l, err != nil && l.spoiled(try.Err() != nil))

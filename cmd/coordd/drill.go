@@ -56,6 +56,8 @@ granted anew. L is the authority lease, the ceiling the longest TTL, ρ 1 %.
 
 With -o json the fields are drills [{name, what, shows, bound, not_promised}]; the
 last has, by promise (I1 to I4), why it is not made in that drill.`,
+		Example: `  coordd drill list
+  coordd drill list -o json | jq -r '.drills[].name'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return out.print(cmd.OutOrStdout(), drillsView{drill.Scenarios()})

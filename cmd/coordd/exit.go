@@ -26,6 +26,7 @@ const (
 
 const exitTable = `Exit codes:
     0  done
+    1  drill run: a promise was broken or could not be judged, or the cluster did not recover
    64  a flag, an argument, an environment variable or the configuration file is wrong
    65  arbiter show: a register holds what this release of coordd cannot read
    66  lease watch: changes were missed
