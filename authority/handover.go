@@ -137,7 +137,7 @@ func (m *Machine) handFailed(*Swap) {
 		return // a read will show
 	}
 	l.shut = false
-	m.endHand(&leases.UnavailableError{Reason: "the root register could not be written"})
+	m.endHand(&leases.UnavailableError{Reason: "the root register could not be written, or it is not known to have been: its status tells who has authority"})
 }
 
 // installed goes on to the end of the grace; where the leases could not be written it

@@ -108,7 +108,8 @@ type Ask struct {
 	Pledge Pledge
 }
 
-// Cede hands leadership to another voter, one that reaches the arbiter if any says so (V2).
+// Cede hands leadership to a voter that reaches the arbiter; where none says so, nothing
+// happens (V2).
 type Cede struct{ Reaching []string }
 
 // Import moves every shard to Epoch and takes the leases that are current into the
@@ -226,6 +227,7 @@ func (m *Machine) learn(sent, now clock.Instant, reg arbiter.Register) {
 		return // an old answer; or R was set back, which is not allowed for
 	}
 	if reg.Version == m.r.version && m.known {
+		m.refused = nil // what was refused stood in a later version, which never was
 		if m.restTo < sent {
 			m.restTo = sent
 		}
@@ -236,12 +238,14 @@ func (m *Machine) learn(sent, now clock.Instant, reg arbiter.Register) {
 		m.known, m.first = true, reg.Version
 	}
 	root := m.r.root
+	m.refused = nil
 	if reg.Version > 0 && (m.r.data == nil || !bytes.Equal(reg.Data, m.r.data)) { // most writes change nothing
 		var err error
 		if root, err = DecodeRoot(reg.Data); err == nil {
 			err = m.belongs(root)
 		}
-		if m.refused = err; err != nil {
+		if err != nil {
+			m.refused = err
 			return
 		}
 	}
@@ -319,7 +323,7 @@ func (m *Machine) act(now clock.Instant, why writing, root Root) Action {
 // Swapped takes the answer to a Swap.
 func (m *Machine) Swapped(s *Swap, now clock.Instant, err error) {
 	if m.flight != s {
-		return // recognised by a read meanwhile
+		return // another machine's: the node has begun to take part anew
 	}
 	var conflict *arbiter.ConflictError
 	var unknown *arbiter.UnknownError

@@ -47,8 +47,8 @@ func (s *Shard) batch(now clock.Instant) Action {
 }
 
 // certain answers those of the first n asks that came before the version was
-// confirmed that their results, which change nothing, are true of. What was read in the
-// grace tells nothing of a lease that has been reclaimed, or handed over, before its end.
+// confirmed that their results, which change nothing, are true of. A reading made before
+// the end of the grace was known proves no lease absent: it may have been reclaimed since.
 func (s *Shard) certain(n int) {
 	if s.confirmed <= s.fresh {
 		return

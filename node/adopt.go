@@ -147,15 +147,18 @@ func (n *Node) Adopt(ctx context.Context, shards leases.Shards) (Change, error) 
 	n.log.Info("the log has adopted the arbiter", "shards", shards.Count)
 	n.governAnew()
 	var root authority.Root
-	err = a.until(ctx, func(m *authority.Machine, _ clock.Instant) bool {
-		var version arbiter.Version
-		root, version, _ = m.Root()
-		var epoch uint32
-		n.fsm.View(func(t *leases.Table) { epoch = t.Epoch() })
-		return version > 0 && epoch == root.Epoch || m.Err() != nil
+	var foreign error
+	err = a.until(ctx, func(m *authority.Machine, now clock.Instant) bool {
+		root, _, _ = m.Root()
+		foreign = m.Err()
+		_, open := m.Window(now, g.raft.CurrentTerm()) // which a table has that is at R's epoch
+		return open != "" || root.Owner.Node != "" && root.Owner.Node != n.cfg.Name || foreign != nil
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return Change{}, unknown(ctx)
+	case foreign != nil:
+		return Change{}, &leases.UnavailableError{Reason: foreign.Error()}
 	}
 	return Change{Epoch: root.Epoch, Took: n.clock.Now().Sub(began)}, nil
 }

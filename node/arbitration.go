@@ -35,8 +35,8 @@ type arbitration struct {
 	changed chan struct{} // closed, and replaced, whenever the machine may have changed
 	strange error         // what the newest read has found in the register's place; nil: a register
 
-	told string // of what the register holds, the last thing that was said; run's
-	seen uint32 // the newest epoch that was counted; run's
+	told string                // of what the register holds, the last thing that was said; run's
+	seen authority.Transferral // the newest that was counted; run's
 
 	ruled   sync.Mutex // guards ruling
 	ruling  *ruling
@@ -192,16 +192,26 @@ func (a *arbitration) report() {
 		return
 	}
 	a.told = line
-	if h := root.History; err == nil && len(h) > 0 && h[len(h)-1].Epoch > a.seen {
-		a.seen = h[len(h)-1].Epoch
-		a.node.metrics.changes.WithLabelValues(string(h[len(h)-1].Why)).Inc()
-	}
+	a.count(root)
 	if err != nil {
 		a.node.say("waiting: " + line)
 		a.node.log.Error(line)
 		return
 	}
 	a.node.log.Info(line, "group", root.Group, "grace done", root.GraceDone)
+}
+
+// count counts the changes of authority that came after those seen before.
+func (a *arbitration) count(root authority.Root) {
+	h := root.History
+	for i := len(h) - 1; i >= 0 && a.seen != h[i]; i-- {
+		if a.seen != (authority.Transferral{}) {
+			a.node.metrics.changes.WithLabelValues(string(h[i].Why)).Inc()
+		}
+	}
+	if len(h) > 0 {
+		a.seen = h[len(h)-1]
+	}
 }
 
 // carryOut does what the machine asks for, and tells it what came of that.

@@ -174,8 +174,15 @@ func (n *Node) TakeOver(ctx context.Context) (Change, error) {
 	if !n.governed() {
 		return Change{}, errNoArbiter()
 	}
+	a.load()
 	began := n.clock.Now()
-	root, _ := a.root()
+	root, known := a.root()
+	switch {
+	case !known:
+		return Change{}, &leases.UnavailableError{Reason: "the root register could not be read"}
+	case root.Mode == authority.Fallback:
+		return Change{}, &leases.UnavailableError{Reason: fmt.Sprintf("the registers have authority already, in epoch %d", root.Epoch)}
+	}
 	a.take(func(m *authority.Machine, _ clock.Instant) { m.Force(true) })
 	defer a.take(func(m *authority.Machine, _ clock.Instant) { m.Force(false) })
 	before := root.Epoch
@@ -183,8 +190,11 @@ func (n *Node) TakeOver(ctx context.Context) (Change, error) {
 		root, _, _ = m.Root()
 		return root.Epoch > before
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return Change{}, unknown(ctx)
+	case root.Mode != authority.Fallback:
+		return Change{}, &leases.UnavailableError{Reason: fmt.Sprintf("authority has passed on meanwhile: %s, epoch %d", root.Mode, root.Epoch)}
 	}
 	return Change{Epoch: root.Epoch, Took: n.clock.Now().Sub(began)}, nil
 }

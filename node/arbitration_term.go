@@ -177,7 +177,7 @@ func (a *arbitration) window(term uint64, opened clock.Instant) error {
 		}
 	})
 	if left <= 0 {
-		return &leases.UnavailableError{Reason: fmt.Sprintf("%s has no window in term %d: it reaches neither the arbiter nor all takers", a.node.cfg.Name, term)}
+		return &leases.UnavailableError{Reason: fmt.Sprintf("%s has no open window in term %d", a.node.cfg.Name, term)}
 	}
 	return nil
 }

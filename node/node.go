@@ -127,6 +127,9 @@ func (n *Node) start(ctx context.Context) error {
 	if err := n.identify(); err != nil {
 		return err
 	}
+	if n.cfg.Arbiter != nil { // before anybody can ask for it
+		n.arbitration = newArbitration(n)
+	}
 	if err := n.listen(ctx); err != nil {
 		return err
 	}
@@ -137,9 +140,6 @@ func (n *Node) start(ctx context.Context) error {
 		return err
 	}
 	self := n.who()
-	if n.cfg.Arbiter != nil {
-		n.arbitration = newArbitration(n)
-	}
 	// Where others are to be asked, they may belong to a cluster that has not adopted it.
 	arbitrated := n.arbitration != nil && (self.Arbitrated || self.Cluster.IsZero() && len(n.cfg.Join) == 0)
 	if self.Cluster.IsZero() && len(n.cfg.Join)+len(n.knew) == 0 && !n.cfg.Bootstrap && !arbitrated {

@@ -66,18 +66,18 @@ func (r *raftReplicator) begin() {
 	began := r.tenure.clock.Now() // τ of the protocol
 	r.leases = map[string]*watched{}
 	r.expiry.wake = make(chan struct{}, 1)
-	r.fsm.View(func(table *leases.Table) {
-		for l := range table.All() {
-			deadline := began.Add(leases.Stretch(l.TTL))
-			if r.deadline != nil {
-				deadline = max(deadline, r.deadline(l.TTL))
-			}
-			if !r.tenure.rules.On(rules.NewTermDeadlines) {
-				deadline = began
-			}
-			r.watch(l, deadline, false)
+	var held []*leases.Lease // the hook takes a lock that is not to be taken under the FSM's
+	r.fsm.View(func(table *leases.Table) { held = slices.Collect(table.All()) })
+	for _, l := range held {
+		deadline := began.Add(leases.Stretch(l.TTL))
+		if r.deadline != nil {
+			deadline = max(deadline, r.deadline(l.TTL))
 		}
-	})
+		if !r.tenure.rules.On(rules.NewTermDeadlines) {
+			deadline = began
+		}
+		r.watch(l, deadline, false)
+	}
 }
 
 func (r *raftReplicator) run(ctx context.Context, running *sync.WaitGroup) {

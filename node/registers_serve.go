@@ -52,12 +52,8 @@ func (n *Node) serveEpoch(epoch uint32) {
 		}
 		if next.Fresh && !regime.Fresh {
 			n.log.Info("the grace is over: leases are granted anew", "epoch", epoch)
-		}
-		if next != regime && (next.Fresh != regime.Fresh || next.Ceiling != regime.Ceiling) {
 			registers.Serve(next)
-			if next.Fresh {
-				t.begun()
-			}
+			t.begun()
 			regime = next
 		}
 		select {
