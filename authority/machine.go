@@ -50,11 +50,11 @@ type Machine struct {
 	lost     []*Swap       // own writes whose answers were lost
 	pledged  clock.Instant // no takeover before
 
-	lead   *lead // nil unless this node leads a group
-	hand   *hand // the planned hand-over that is under way
-	force  bool  // an operator makes this node take over
-	back   bool  // an operator lets the Raft group take over again
-	keep   bool  // an operator keeps authority with the registers
+	lead   *lead  // nil unless this node leads a group
+	hand   *hand  // the planned hand-over that is under way
+	force  *force // an operator makes this node take over; nil: nobody does
+	back   bool   // an operator lets the Raft group take over again
+	keep   bool   // an operator keeps authority with the registers
 	lonely clock.Instant
 	forms  leases.ID // the group that this node forms or has formed
 	moving bool      // the driver is changing the node's group
@@ -223,6 +223,7 @@ func (m *Machine) Loaded(sent, now clock.Instant, reg arbiter.Register, err erro
 // sent.
 func (m *Machine) learn(sent, now clock.Instant, reg arbiter.Register) {
 	m.answered = now
+	m.force = m.force.after(sent, reg.Version)
 	if m.known && reg.Version < m.r.version {
 		return // an old answer; or R was set back, which is not allowed for
 	}
@@ -383,7 +384,7 @@ func (m *Machine) done(s *Swap, now clock.Instant) {
 	case forWindow, forImported:
 		m.wrote(s, now)
 	case forTakeover:
-		m.force = false
+		m.force = nil
 	case forHandOver:
 		m.handed()
 	case forRelease:

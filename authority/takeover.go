@@ -3,6 +3,7 @@ package authority
 import (
 	"slices"
 
+	"github.com/coordd/coordd/arbiter"
 	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/internal/rules"
 	"github.com/coordd/coordd/leases"
@@ -18,7 +19,7 @@ func (m *Machine) mayTake() bool {
 	case root.Mode == Raft:
 		// That no leader is heard is for liveness alone: one that has no window hands
 		// leadership on (V2).
-		return m.force || !m.facts.Heard && slices.Contains(root.Takers, m.cfg.Name)
+		return m.force != nil || !m.facts.Heard && slices.Contains(root.Takers, m.cfg.Name)
 	case root.Mode == Importing:
 		return !m.importing() && (m.cfg.Rules.On(rules.ImportingTakeover) || slices.Contains(root.Takers, m.cfg.Name))
 	}
@@ -38,7 +39,7 @@ func (m *Machine) takeOver(now clock.Instant) Action {
 	// has been granted since (V6).
 	next.Mode, next.Owner, next.GraceDone = Fallback, Owner{Node: m.cfg.Name}, m.r.root.Mode == Importing
 	why := Takeover
-	if m.force {
+	if m.force != nil {
 		why = Forced
 	}
 	next.changed(m.cfg.Name, why, m.facts.Now)
@@ -47,5 +48,32 @@ func (m *Machine) takeOver(now clock.Instant) Action {
 
 // Force lets this node take over although it is no taker, and hears a leader: an operator
 // says that every taker is gone for good. It waits like any takeover (V4), until it is
-// done or no longer wanted.
-func (m *Machine) Force(wanted bool) { m.force = wanted }
+// done or no longer wanted, or until R is written: then somebody is not gone.
+func (m *Machine) Force(now clock.Instant, wanted bool) {
+	m.force = nil
+	if wanted {
+		m.force = &force{wanted: now}
+	}
+}
+
+// Forcing reports whether this node is still to take over by force.
+func (m *Machine) Forcing() bool { return m.force != nil }
+
+// force is what an operator has said of the takers, and when.
+type force struct {
+	wanted clock.Instant
+	seen   arbiter.Version // R's, by the first read begun after that; 0: there was none
+}
+
+// after returns f, or nil where a read that was begun at sent shows that R was written since.
+func (f *force) after(sent clock.Instant, version arbiter.Version) *force {
+	switch {
+	case f == nil || sent < f.wanted:
+		return f
+	case f.seen == 0:
+		f.seen = version
+	case version > f.seen:
+		return nil
+	}
+	return f
+}

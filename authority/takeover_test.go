@@ -90,8 +90,8 @@ func TestTakeoverBy(t *testing.T) {
 		{"taker", func(*world, *node) {}, true},
 		{"no taker", func(w *world, _ *node) { w.put(func(r *Root) { r.Takers = []string{"a", "c"} }) }, false},
 		{"one that hears a leader", func(_ *world, n *node) { n.facts.Heard = true }, false},
-		{"no taker, forced", func(w *world, n *node) { w.put(func(r *Root) { r.Takers = []string{"a", "c"} }); n.Force(true) }, true},
-		{"one that hears a leader, forced", func(_ *world, n *node) { n.facts.Heard = true; n.Force(true) }, true},
+		{"no taker, forced", func(w *world, n *node) { w.put(func(r *Root) { r.Takers = []string{"a", "c"} }); n.Force(n.now, true) }, true},
+		{"one that hears a leader, forced", func(_ *world, n *node) { n.facts.Heard = true; n.Force(n.now, true) }, true},
 		{"no taker, importing", func(w *world, _ *node) {
 			w.put(func(r *Root) { r.Takers, r.Mode, r.Epoch, r.Owner.Term = []string{"a", "c"}, Importing, 3, 9 })
 		}, true},

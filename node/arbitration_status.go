@@ -183,16 +183,18 @@ func (n *Node) TakeOver(ctx context.Context) (Change, error) {
 	case root.Mode == authority.Fallback:
 		return Change{}, &leases.UnavailableError{Reason: fmt.Sprintf("the registers have authority already, in epoch %d", root.Epoch)}
 	}
-	a.take(func(m *authority.Machine, _ clock.Instant) { m.Force(true) })
-	defer a.take(func(m *authority.Machine, _ clock.Instant) { m.Force(false) })
+	a.take(func(m *authority.Machine, now clock.Instant) { m.Force(now, true) })
+	defer a.take(func(m *authority.Machine, now clock.Instant) { m.Force(now, false) })
 	before := root.Epoch
 	err := a.until(ctx, func(m *authority.Machine, _ clock.Instant) bool {
 		root, _, _ = m.Root()
-		return root.Epoch > before
+		return root.Epoch > before || !m.Forcing()
 	})
 	switch {
 	case err != nil:
 		return Change{}, unknown(ctx)
+	case root.Epoch == before:
+		return Change{}, &leases.UnavailableError{Reason: "the root register was written meanwhile: a node that may take over is not gone"}
 	case root.Mode != authority.Fallback:
 		return Change{}, &leases.UnavailableError{Reason: fmt.Sprintf("authority has passed on meanwhile: %s, epoch %d", root.Mode, root.Epoch)}
 	}

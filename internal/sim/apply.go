@@ -149,7 +149,7 @@ func (s *Sim) force(a *node, d time.Duration) {
 		a.start()
 	}
 	a.after(s.lease/10, func() {
-		a.machine.Force(true)
+		a.machine.Force(a.clock(), true)
 		a.drive()
 	})
 }

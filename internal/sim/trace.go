@@ -53,6 +53,10 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%.3fs", d.Seconds()) 
 func (s *Sim) state() {
 	s.trace("R: %s epoch %d, group %.2v, owner %v, takers %v, held %v, grace done %v", s.root.Mode, s.root.Epoch, s.root.Group, s.root.Owner, s.root.Takers, s.root.Held, s.root.GraceDone)
 	for _, n := range s.nodes {
+		if n.machine == nil {
+			s.trace("%s: down", n.name)
+			continue
+		}
 		f := n.facts()
 		s.trace("%s: heard %v, alive %v, err %v", n.name, f.Heard, f.Alive, n.machine.Err())
 		if v := n.server; v == nil {
