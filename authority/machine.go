@@ -225,7 +225,10 @@ func (m *Machine) learn(sent, now clock.Instant, reg arbiter.Register) {
 	m.answered = now
 	m.force = m.force.after(sent, reg.Version)
 	if m.known && reg.Version < m.r.version {
-		return // an old answer; or R was set back, which is not allowed for
+		if sent >= m.restFrom { // asked for after a later version had been seen
+			m.refused = fmt.Errorf("%w: it holds version %d, and held version %d before: registers are never set back", ErrForeign, reg.Version, m.r.version)
+		}
+		return // else an old answer
 	}
 	if reg.Version == m.r.version && m.known {
 		m.refused = nil // what was refused stood in a later version, which never was

@@ -60,12 +60,16 @@ func (n *Node) adopted() (s leases.Shards, ok bool) {
 // this node reaches it: that is what an adoption begins with (N9).
 func (a *arbitration) await() {
 	n := a.node
-	for n.ctx.Err() == nil && !n.governed() {
+	for said := false; n.ctx.Err() == nil && !n.governed(); {
 		if _, ok := n.adopted(); ok {
 			n.governAnew()
 			return
 		}
 		a.probe()
+		if n.member() != nil && !said {
+			said = true
+			n.log.Warn("this node was given an arbiter, which its cluster has not adopted: it has no say (coordd arbiter adopt)")
+		}
 		n.pause(n.cfg.ElectionTimeout)
 	}
 }

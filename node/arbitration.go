@@ -26,6 +26,7 @@ type arbitration struct {
 
 	wake   chan struct{} // has room for one: something has happened
 	probed atomic.Int64  // when this node last wrote to the arbiter, before the cluster has adopted it
+	silent atomic.Bool   // the newest read of the root register was not answered
 	active atomic.Bool   // the cluster has the arbiter, or is to be brought forth by it
 
 	// mu is the lock under which pledging and taking over exclude each other (W1). It
@@ -240,6 +241,13 @@ func (a *arbitration) load() {
 	sent := a.node.clock.Now()
 	reg, err := a.store.Load(ctx, a.key)
 	a.node.metrics.arbiter("load", sent, err)
+	if silent := err != nil; a.silent.Swap(silent) != silent {
+		if silent {
+			a.node.log.Warn("the arbiter does not answer: nothing stops yet, but one more fault may", "err", err)
+		} else {
+			a.node.log.Info("the arbiter answers again")
+		}
+	}
 	a.take(func(m *authority.Machine, now clock.Instant) {
 		a.strange = nil
 		if errors.Is(err, arbiter.ErrNotRegister) {

@@ -188,7 +188,9 @@ func (n *Node) serveWindows(ctx context.Context, g *group, term uint64, internal
 	r := &ruling{ctx: ctx, group: g, term: term, proposer: internal}
 	defer a.rule(r)()
 	for ctx.Err() == nil {
-		n.say("leading, not serving: waiting for a window from the arbiter")
+		if root, _ := a.root(); root.Mode != authority.Fallback { // else it serves by the registers
+			n.say("leading, not serving: waiting for a window from the arbiter")
+		}
 		var opened clock.Instant
 		err := a.until(ctx, func(m *authority.Machine, now clock.Instant) bool {
 			opened = m.Opened(term)

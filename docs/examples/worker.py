@@ -8,8 +8,9 @@ small steps, each begun only while lease.left() is enough for it, and the token
 passed to whatever the step writes to. Work that cannot look at a clock is for
 `coordd run`, which kills it in time.
 
-Exit codes: 0 it worked; 64 a value is wrong; 69 no node has answered; 75
-somebody else holds the lease; 76 the lease was lost.
+Exit codes: 0 it worked; 64 a value is wrong; 69 no node has answered, or the
+arbiter has taken over and nothing is granted anew yet; 75 somebody else holds the
+lease; 76 the lease was lost.
 """
 import argparse
 import http.client
@@ -44,6 +45,16 @@ class Unanswered(Exception):
     """Nothing is known: the call may have been carried out, or still be."""
 
 
+class Grace(Exception):
+    """The arbiter has taken over, in this epoch: holders reclaim their leases, and
+    nothing is granted anew for so many seconds at most."""
+
+    def __init__(self, error):
+        super().__init__(error["message"])
+        self.epoch = error["details"]["epoch"]
+        self.fresh_in = error["details"]["fresh_in_ms"] / 1000
+
+
 class Lost(Exception):
     """The lease is not held any more, or may soon be somebody else's."""
 
@@ -69,6 +80,8 @@ class Nodes:
             conn.close()
         if status == 200:
             return body
+        if body["error"]["code"] == "GRACE":
+            raise Grace(body["error"])
         if status in (500, 503, 504):
             self.at = (at + 1) % len(self.hosts)
             raise Unanswered(f'{self.hosts[at]}: {body["error"]["message"]}')
@@ -78,8 +91,9 @@ class Nodes:
 class Lease:
     """A lease that was granted. acquire() makes one."""
 
-    def __init__(self, nodes, name, session, token, ttl, deadline):
-        self.nodes, self.name, self.session, self.token, self.ttl = nodes, name, session, token, ttl
+    def __init__(self, nodes, name, session, grant, ttl, deadline):
+        self.nodes, self.name, self.session, self.token, self.ttl = nodes, name, session, grant["token"], ttl
+        self.granted = {"ttl_ms": grant["ttl_ms"], "acquired_at_unix_ms": grant["acquired_at_unix_ms"]}
         self.lock = threading.Lock()  # guards deadline and over
         self.deadline = deadline
         self.over = None  # why nobody may rely on it any more
@@ -97,11 +111,25 @@ class Lease:
     def body(self):
         return {"name": self.name, "session": self.session, "token": self.token}
 
-    def renew(self):
+    def keep(self):
+        """Renew the lease, or reclaim it if the arbiter has taken over. Tell whether
+        that was done."""
+        try:
+            return self.ask("/v1/renew", self.body())
+        except Grace as grace:
+            claim = dict(self.body(), epoch=grace.epoch, **self.granted)
+        if self.left() == 0:
+            return False  # only what is relied on may be reclaimed
+        try:
+            return self.ask("/v1/reclaim", claim)
+        except Grace:
+            return False  # in yet another epoch, which the next renewal will tell
+
+    def ask(self, path, body):
         """Tell whether the lease was renewed. No answer is no loss."""
         sent = now()  # before the request: that is what the deadline counts from
         try:
-            self.nodes.post("/v1/renew", self.body(), timeout=min(2, self.ttl / 8))
+            self.nodes.post(path, body, timeout=min(2, self.ttl / 8))
         except Unanswered:
             return False
         except Refused as err:
@@ -118,7 +146,7 @@ class Lease:
     def beat(self):
         pause = self.ttl / 3
         while not self.done.wait(pause) and self.left() > 0:
-            pause = self.ttl / 3 if self.renew() else min(0.5, self.ttl / 20)
+            pause = self.ttl / 3 if self.keep() else min(0.5, self.ttl / 20)
 
     def release(self):
         """Give the lease back, also one that was lost. From here on nobody relies
@@ -126,6 +154,8 @@ class Lease:
         with self.lock:
             self.over = self.over or "it was released"
         self.done.set()
+        if self.heart.is_alive():
+            self.heart.join()  # a reclaim that comes after the release would bring the lease back
         give_back(self.nodes, "/v1/release", self.body())
 
 
@@ -149,7 +179,7 @@ def acquire(nodes, name, ttl, wait):
     except BaseException:  # a copy of the request may be granted all the same
         give_back(nodes, "/v1/withdraw", {"name": name, "session": session, "attempt": attempt})
         raise
-    lease = Lease(nodes, name, session, grant["token"], ttl, first + ttl * (1 - RHO))
+    lease = Lease(nodes, name, session, grant, ttl, first + ttl * (1 - RHO))
     if grant["waited"] or lease.deadline - now() < ttl / 2:
         confirm(lease)
     lease.heart.start()
@@ -165,6 +195,10 @@ def attempt_until(nodes, end, **claim):
             if now() >= end:
                 raise
             time.sleep(0.2)
+        except Grace as grace:
+            if now() >= end:
+                raise
+            time.sleep(max(0.2, min(grace.fresh_in, end - now())))
 
 
 def confirm(lease):
@@ -172,8 +206,11 @@ def confirm(lease):
     only a renewal makes it one to rely on, and only from then on."""
     lease.deadline = now() + lease.ttl  # to try for so long; nobody else has the lease yet
     while lease.left() > 0:
-        if lease.renew():
-            return
+        try:
+            if lease.ask("/v1/renew", lease.body()):
+                return
+        except Grace:
+            pass  # it is not reclaimed: nobody has relied on it yet
         time.sleep(0.05)
     lease.release()
     raise Lost(lease.over)
@@ -202,7 +239,7 @@ def main():
     except Refused as err:
         print(f"worker: {err}", file=sys.stderr)
         return {"HELD": 75, "EXHAUSTED": 69}.get(err.code, 64)
-    except Unanswered as err:
+    except (Unanswered, Grace) as err:
         print(f"worker: {err}", file=sys.stderr)
         return 69
     except Lost as err:

@@ -14,7 +14,7 @@ func (s *stage) result(sc scenario, failure error) Result {
 	grants := freshGrants(h)
 	r := Result{
 		Scenario: sc.Name, Seed: s.cfg.Seed, TookMS: s.journal.ms(s.over), Events: events,
-		Verdicts:        s.judge(h, writes).verdicts(sc.NotPromised),
+		Verdicts:        s.judge(sc, h, writes).verdicts(sc.NotPromised),
 		WithoutGrantsMS: longest(gaps(grants, s.measured, s.over)).Milliseconds(),
 		LateMS:          s.sampler.late.Milliseconds(),
 		Counts:          s.counts(h, writes),
@@ -33,8 +33,9 @@ func (s *stage) result(sc scenario, failure error) Result {
 }
 
 // judge looks for what speaks against the promises.
-func (s *stage) judge(h history.History, writes []write) *findings {
+func (s *stage) judge(sc scenario, h history.History, writes []write) *findings {
 	f := newFindings()
+	_, f.apart = sc.NotPromised[Authority]
 	f.history(h)
 	f.register(writes, h)
 	f.nodes(s.sampler.checks.evidence, s.sampler.count)

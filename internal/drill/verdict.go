@@ -59,6 +59,9 @@ const maxEvidence = 5
 
 // findings collects what speaks against each promise, and what was looked at.
 type findings struct {
+	// apart says that two authorities may act at once: then the order of two grants in
+	// time says nothing of their tokens, and what speaks against it is I1's.
+	apart   bool
 	against map[Invariant][]string
 	unknown map[Invariant]string
 	looked  map[Invariant]string
@@ -115,11 +118,23 @@ func (f *findings) history(h history.History) {
 			f.unknown[Exclusion] = err.Error()
 			continue
 		}
+		if v.What == history.TokenWentBack {
+			f.add(f.order(), v.Error())
+			continue
+		}
 		f.add(promise(v), v.Error())
 	}
 	f.epochs(h)
 	c := h.Counts()
 	f.looked[Exclusion] = fmt.Sprintf("%d beliefs in a lease, none beside another; %d requests, explained in one order", len(h.Beliefs), c.Events)
+}
+
+// order is the promise that a token breaks which is smaller than an earlier one.
+func (f *findings) order() Invariant {
+	if f.apart {
+		return Authority
+	}
+	return Tokens
 }
 
 // leaves are the errors that were joined to err.
@@ -219,7 +234,7 @@ func (f *findings) register(writes []write, h history.History) {
 		refused++
 		mine, greater := first[w.token], first[w.greatest]
 		if mine != nil && greater != nil && greater.Return.Before(mine.Invoke) {
-			f.add(Tokens, fmt.Sprintf("the register refused %s's write to %q under token %v, although it was granted after %v", w.by, w.name, w.token, w.greatest))
+			f.add(f.order(), fmt.Sprintf("the register refused %s's write to %q under token %v, although it was granted after %v", w.by, w.name, w.token, w.greatest))
 		}
 	}
 	f.looked[Tokens] = fmt.Sprintf("%d grants; the register took %d writes and refused %d under an older token", len(first), len(writes)-refused, refused)

@@ -40,6 +40,9 @@ func (h History) Check(timeout time.Duration) error {
 	return errors.Join(h.checkTokens(), h.checkOrder(), h.checkReclaims(), h.checkBeliefs(), h.checkRenewals(), h.checkLinearizable(timeout))
 }
 
+// TokenWentBack is the What of a grant that came after one with a greater token.
+const TokenWentBack = "a token went back"
+
 // Violation is an error of Check.
 type Violation struct {
 	What     string
@@ -92,7 +95,7 @@ func (h History) checkTokens() error {
 func (h History) checkOrder() error {
 	var errs []error
 	for e, g := range h.overtaken(h.grants()) {
-		errs = append(errs, violation("a token went back", g, e))
+		errs = append(errs, violation(TokenWentBack, g, e))
 	}
 	return errors.Join(errs...)
 }

@@ -23,6 +23,12 @@ type toy struct {
 	news    chan struct{} // closed at the next change
 	renewed int
 	broken  error // what renewals are answered with; nil: as usual
+
+	// grace is that of a takeover: an arbiter has the lease that is reclaimed, and no
+	// other; nil: there is none.
+	grace     *leases.GraceError
+	refused   int              // acquires, in a grace
+	reclaimed []leases.Claimed // in the epoch of this one
 }
 
 type waiter struct {
@@ -185,6 +191,11 @@ type toySession struct {
 
 func (s *toySession) Acquire(ctx context.Context, c leases.Claim) (leases.Grant, error) {
 	s.mu.Lock()
+	if g := s.grace; g != nil {
+		s.refused++
+		s.mu.Unlock()
+		return leases.Grant{}, g
+	}
 	r := s.apply(acquisition(s.id, c))
 	switch r.Outcome {
 	case leases.Granted, leases.Repeated:
@@ -230,22 +241,38 @@ func (s *toySession) Withdraw(_ context.Context, name string, attempt leases.ID)
 func (s *toySession) Renew(_ context.Context, held []leases.Held) ([]error, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.broken != nil {
+	switch {
+	case s.broken != nil:
 		return []error{s.broken}, nil
+	case s.grace != nil && len(s.reclaimed) == 0:
+		return []error{s.grace}, nil
 	}
-	l, ok := s.table.Get(held[0].Name)
-	if !ok || l.Session != s.id || l.Token != held[0].Token {
-		ending, _ := s.table.Ended(held[0].Name, held[0].Token)
-		ending.Name, ending.Token = held[0].Name, held[0].Token
-		return []error{ending.Err()}, nil
-	}
-	s.renewed++
-	return []error{nil}, nil
+	return []error{s.renew(held[0])}, nil
 }
 
-// Reclaim is a renewal: no arbiter takes over from a toy.
-func (s *toySession) Reclaim(ctx context.Context, _ uint32, held []leases.Claimed) ([]error, error) {
-	return s.Renew(ctx, []leases.Held{held[0].Held})
+// renew is called with s.mu held.
+func (s *toySession) renew(held leases.Held) error {
+	l, ok := s.table.Get(held.Name)
+	if !ok || l.Session != s.id || l.Token != held.Token {
+		ending, _ := s.table.Ended(held.Name, held.Token)
+		ending.Name, ending.Token = held.Name, held.Token
+		return ending.Err()
+	}
+	s.renewed++
+	return nil
+}
+
+func (s *toySession) Reclaim(_ context.Context, epoch uint32, held []leases.Claimed) ([]error, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.grace; g == nil || g.Epoch != epoch {
+		return []error{fmt.Errorf("a reclaim in epoch %d, where the grace is %v", epoch, g)}, nil
+	}
+	err := s.renew(held[0].Held)
+	if err == nil {
+		s.reclaimed = append(s.reclaimed, held[0])
+	}
+	return []error{err}, nil
 }
 
 func (s *toySession) Release(_ context.Context, h leases.Held) error {

@@ -190,18 +190,67 @@ func TestWorkerAlone(t *testing.T) {
 	}
 }
 
-// It does not reclaim, and a grace is no refusal: it stops by its own clock too.
+// takesOver begins the grace of a takeover.
+func (b *toy) takesOver(epoch uint32, freshIn time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.grace, b.reclaimed = &leases.GraceError{Epoch: epoch, FreshIn: freshIn}, nil
+}
+
+// Through a takeover, and another one, it keeps its lease under the same token.
+func TestWorkerReclaims(t *testing.T) {
+	b := newToy()
+	w := work(t, serveToy(t, b).url, "--ttl", "4", "--steps", "150") // for longer than its lease
+	b.await(t, "the worker has the lease", func() bool { return b.table.Len() == 1 })
+	for epoch := range uint32(2) {
+		b.takesOver(epoch+2, time.Minute)
+		b.await(t, "the lease is reclaimed", func() bool { return len(b.reclaimed) > 0 })
+	}
+	b.mu.Lock()
+	held, _ := b.table.Get("nightly")
+	got := b.reclaimed[0]
+	b.mu.Unlock()
+	if got.Name != held.Name || got.Token != held.Token || got.TTL != held.TTL || got.AcquiredAt.UnixMilli() != held.AcquiredAt.UnixMilli() {
+		t.Errorf("got %+v reclaimed, want what was granted: %+v", got, held)
+	}
+	w.ends(t, 0, "")
+	if said := w.stdout.String(); strings.Count(said, " under token 4294967297\n") != 150 {
+		t.Errorf("got %q, want 150 steps under one token", said)
+	}
+	b.gone(t, leases.WhyReleased)
+}
+
+// What was granted to a waiter, and is not confirmed yet, is not reclaimed.
 func TestWorkerInAGrace(t *testing.T) {
 	b := newToy()
-	w := work(t, serveToy(t, b).url, "--ttl", "1.5", "--steps", "100000")
-	b.await(t, "the worker has the lease", func() bool { return b.table.Len() == 1 })
-	b.mu.Lock()
-	b.broken = &leases.GraceError{Epoch: 2, FreshIn: time.Minute}
-	b.mu.Unlock()
-	w.ends(t, 76, "worker: ")
-	if said := w.stderr.String(); !strings.Contains(said, "it was not renewed in time") && !strings.Contains(said, "too little of it is left") {
-		t.Errorf("got %q, want why it stopped", said)
+	first, held := b.holder(t)
+	w := work(t, serveToy(t, b).url, "--ttl", "1.5", "--wait", "50")
+	b.await(t, "the worker waits", func() bool { return len(b.waiting) == 1 })
+	b.takesOver(2, time.Minute)
+	if err := first.Release(t.Context(), held); err != nil {
+		t.Fatal(err)
 	}
+	w.ends(t, 76, "it was not renewed in time")
+	if got := w.stdout.String(); got != "" || len(b.reclaimed) != 0 {
+		t.Errorf("got %q and %v reclaimed, want no step, and nothing", got, b.reclaimed)
+	}
+	b.gone(t, leases.WhyReleased)
+}
+
+// Where nothing is granted anew it waits for as long as it was told to.
+func TestWorkerWaitsForTheEndOfAGrace(t *testing.T) {
+	b := newToy()
+	s := serveToy(t, b)
+	b.takesOver(2, time.Minute)
+	work(t, s.url, "--wait", "0.2").ends(t, 69, "the arbiter has taken over in epoch 2")
+	b.takesOver(2, 100*time.Millisecond)
+	refused := b.refused
+	w := work(t, s.url, "--wait", "50", "--steps", "1")
+	b.await(t, "the worker is refused", func() bool { return b.refused > refused })
+	b.mu.Lock()
+	b.grace = nil
+	b.mu.Unlock()
+	w.ends(t, 0, "")
 	b.gone(t, leases.WhyReleased)
 }
 
