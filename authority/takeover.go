@@ -48,11 +48,12 @@ func (m *Machine) takeOver(now clock.Instant) Action {
 
 // Force lets this node take over although it is no taker, and hears a leader: an operator
 // says that every taker is gone for good. It waits like any takeover (V4), until it is
-// done or no longer wanted, or until R is written: then somebody is not gone.
+// done or no longer wanted, until R is written, since then somebody is not gone, and for
+// four times L at most: what was true of the takers then need not be later.
 func (m *Machine) Force(now clock.Instant, wanted bool) {
 	m.force = nil
 	if wanted {
-		m.force = &force{wanted: now}
+		m.force = &force{wanted: now, until: now.Add(4 * m.lease())}
 	}
 }
 
@@ -61,8 +62,8 @@ func (m *Machine) Forcing() bool { return m.force != nil }
 
 // force is what an operator has said of the takers, and when.
 type force struct {
-	wanted clock.Instant
-	seen   arbiter.Version // R's, by the first read begun after that; 0: there was none
+	wanted, until clock.Instant
+	seen          arbiter.Version // R's, by the first read begun after that; 0: there was none
 }
 
 // after returns f, or nil where a read that was begun at sent shows that R was written since.
@@ -70,6 +71,8 @@ func (f *force) after(sent clock.Instant, version arbiter.Version) *force {
 	switch {
 	case f == nil || sent < f.wanted:
 		return f
+	case f.until < sent:
+		return nil
 	case f.seen == 0:
 		f.seen = version
 	case version > f.seen:
