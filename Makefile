@@ -27,6 +27,8 @@ FAST = $(filter-out $(shell go list $(REAL)) %/internal/arch,$(shell go list ./.
 
 # Packages with tests that need a real store, DynamoDB Local: make test-stores runs
 # them all, make test only what they test without one.
+# Tests of the binary that need a real store.
+STORE_COMMANDS := 'TestArbitrated(Birth|MajorityLost)|TestArbiterTable|TestServeByArbiter|TestAdopt|TestDrillsOnDynamoDB'
 STORES := ./internal/dynamolocal ./arbiter/dynamodb ./node/storetest
 
 # make build RELEASE=1.2.3 names a release other than the source's own.
@@ -87,10 +89,11 @@ sim: ## the protocol simulated in virtual time, SEEDS=1-20000
 .PHONY: test-stores
 test-stores: ## tests with real stores, in at most 8 minutes; needs make deps
 	$(STEP) 'test, real stores' env COORDD_STORES=1 $(GOTEST) -count=1 -p 1 -parallel 8 -timeout 8m $(STORES)
+	$(STEP) 'test, commands with real stores' env COORDD_STORES=1 scripts/gotest $(TAGS) -count=1 -timeout 8m -run $(STORE_COMMANDS) ./cmd/coordd
 
 .PHONY: test-real
 test-real: ## tests with real processes, one package after the other
-	$(STEP) 'test, real processes' $(GOTEST) -count=1 -p 1 -timeout 10m $(REAL)
+	$(STEP) 'test, real processes' env COORDD_STORES=0 $(GOTEST) -count=1 -p 1 -timeout 10m $(REAL)
 
 .PHONY: bench
 bench: ## measure a whole cluster beside what bounds it, about 10 minutes; ARGS="-quick", ARGS=-help

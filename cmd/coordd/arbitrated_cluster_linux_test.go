@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,61 +13,18 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/coordd/coordd/authority"
-	"github.com/coordd/coordd/internal/dynamolocal"
-	fake "github.com/coordd/coordd/internal/registers"
 	coorddv1 "github.com/coordd/coordd/transport/api/coordd/v1"
 )
 
 // The times of the clusters of these tests.
 const (
-	arbitratedLease   = 2 * time.Second
-	arbitratedFloor   = 3 * time.Second
-	arbitratedReform  = 3 * time.Second
-	arbitratedTimeout = 300 * time.Millisecond // of an election
+	arbitratedLease    = 2 * time.Second
+	arbitratedFloor    = 3 * time.Second
+	arbitratedReform   = 3 * time.Second
+	arbitratedElection = 300 * time.Millisecond
 	// arbitratedWithin is how long any change of theirs may take on a busy machine.
 	arbitratedWithin = 40 * time.Second
 )
-
-// stores is as it was when the process began: TestMain clears the environment.
-var stores = os.Getenv("COORDD_STORES")
-
-// table is where the nodes of a test find their registers: its endpoint.
-type table struct{ endpoint string }
-
-// eachStore runs a test with a table of internal/registers and, under make
-// test-stores, with one of DynamoDB Local.
-func eachStore(t *testing.T, test func(t *testing.T, at table)) {
-	t.Run("registers", func(t *testing.T) {
-		at, _ := emptyTable(t)
-		test(t, at)
-	})
-	t.Run("DynamoDB Local", func(t *testing.T) {
-		if stores != "1" {
-			t.Skip("make test-stores runs it")
-		}
-		withTable(t)
-		if got := command(t, "arbiter", "create-table", "--emulator"); got.code != 0 {
-			t.Fatalf("got %+v, want a table", got)
-		}
-		test(t, table{dynamolocal.Endpoint(t)})
-	})
-}
-
-// emptyTable returns a table that the test may look into, for its processes.
-func emptyTable(t *testing.T) (table, *fake.Table) {
-	t.Helper()
-	const name = "registers"
-	t.Setenv("COORDD_ARBITER_REGION", "local")
-	t.Setenv("COORDD_ARBITER_TABLE", name)
-	t.Setenv("AWS_ACCESS_KEY_ID", "local")
-	t.Setenv("AWS_SECRET_ACCESS_KEY", "local")
-	t.Setenv("AWS_CONFIG_FILE", os.DevNull)
-	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
-	empty := fake.New(name)
-	server := httptest.NewServer(empty)
-	t.Cleanup(server.Close)
-	return table{server.URL}, empty
-}
 
 // quartet is a cluster of four nodes, two at each of two sites, that keep everything
 // in memory. Each reaches the others, and its arbiter, through a network that can be cut.
@@ -77,6 +32,8 @@ type quartet struct {
 	t       *testing.T
 	at      table
 	reform  time.Duration // for how long nobody leads until a group forms anew
+	elect   time.Duration // for how long nobody leads until an election
+	raced   bool          // the nodes have the race detector in them if the test has, and are slow
 	network *network
 	nodes   []string // their names
 	listen  []string // where they listen
@@ -96,7 +53,7 @@ var (
 func newQuartet(t *testing.T, at table) *quartet {
 	t.Helper()
 	q := &quartet{
-		t: t, at: at, reform: arbitratedReform, network: newNetwork(t), nodes: slices.Concat(atEast, atWest), members: make([]*member, 4),
+		t: t, at: at, reform: arbitratedReform, elect: arbitratedElection, network: newNetwork(t), nodes: slices.Concat(atEast, atWest), members: make([]*member, 4),
 		http: http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 	port := freePorts(t, len(q.nodes))
@@ -120,7 +77,11 @@ func (q *quartet) begin() *quartet {
 func (q *quartet) start(nodes ...int) {
 	q.t.Helper()
 	for _, i := range nodes {
-		q.members[i] = begin(q.t, itself(q.t, q.line(i)...))
+		if q.raced {
+			q.members[i] = begin(q.t, itself(q.t, q.line(i)...))
+		} else {
+			q.members[i] = launch(q.t, q.line(i)...)
+		}
 		q.network.lives(q.nodes[i], q.members[i].cmd.Process.Pid)
 	}
 }
@@ -135,7 +96,7 @@ func (q *quartet) line(i int) []string {
 		"serve", "--name", q.nodes[i], "--site", site, "--listen", q.listen[i], "--advertise", q.doors[i],
 		"--arbiter", "dynamodb", "--arbiter-endpoint", q.arbiter[i], "--shards", "8",
 		"--authority-lease", arbitratedLease.String(), "--ttl-ceiling-floor", arbitratedFloor.String(),
-		"--reform-after", q.reform.String(), "--election-timeout", arbitratedTimeout.String(),
+		"--reform-after", q.reform.String(), "--election-timeout", q.elect.String(),
 	}
 }
 
@@ -254,7 +215,8 @@ func (q *quartet) graceEnds(nodes ...string) {
 	})
 }
 
-// changes are the changes of authority so far, as the root register tells them.
+// changes are the changes of authority so far, as the root register tells them; of those
+// with the same reason one after the other there is one.
 func (q *quartet) changes() (whys []string) {
 	q.t.Helper()
 	for i := range q.nodes {
@@ -262,7 +224,7 @@ func (q *quartet) changes() (whys []string) {
 			for _, change := range c.GetAuthority().GetHistory() {
 				whys = append(whys, change.GetWhy())
 			}
-			return whys
+			return slices.Compact(whys)
 		}
 	}
 	q.t.Fatal("no node answers")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ const (
 	arbitratedNames   = 12
 	arbitratedTTL     = 3 * time.Second
 	keptTTL           = 8 * time.Second // of the lease that is to outlive everything
+	leastArbitrated   = 50              // grants that a history must hold to show anything
 )
 
 // guarded is a resource with a register for each name, which remembers the greatest token
@@ -167,8 +169,8 @@ func (w *writer) expect(err error) {
 // pause is the longest time without a grant from an instant on.
 func (b *busy) pause(since clock.Instant) (longest time.Duration) {
 	at := []clock.Instant{clock.System().Now()}
-	for _, e := range b.history.History().Events {
-		if e.Kind == history.Acquire && e.Outcome == history.Done && since.Before(e.Return) {
+	for _, e := range granted(b.history.History()) {
+		if since.Before(e.Return) {
 			at = append(at, e.Return)
 		}
 	}
@@ -177,6 +179,26 @@ func (b *busy) pause(since clock.Instant) (longest time.Duration) {
 		longest, since = max(longest, next.Sub(since)), next
 	}
 	return longest
+}
+
+// grantsBetween are the grants that were asked for, and answered, between two instants.
+func (b *busy) grantsBetween(from, to clock.Instant) (all []*history.Event) {
+	for _, e := range granted(b.history.History()) {
+		if from.Before(e.Invoke) && e.Return.Before(to) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// granted are the grants of a history.
+func granted(h history.History) (all []*history.Event) {
+	for _, e := range h.Events {
+		if e.Kind == history.Acquire && e.Outcome == history.Done {
+			all = append(all, e)
+		}
+	}
+	return all
 }
 
 // grantsAnew waits until leases are granted anew.
@@ -192,14 +214,19 @@ func (b *busy) goOn(d time.Duration) { sleep(b.t.Context(), d) }
 
 // home lets all clients leave, and looks at what they were told: the keeper has its lease,
 // and no promise is broken.
-func (b *busy) home() {
+func (b *busy) home(q *quartet) {
 	t := b.t
 	t.Helper()
 	b.end()
 	b.checkKeeper()
+	_, c := q.leader()
+	b.history.Epoch(c.GetEpoch())
 	h := b.history.History()
 	began := time.Now()
 	if err := h.Check(20 * time.Second); err != nil {
+		t.Error(err)
+	}
+	for _, err := range overtaken(h) {
 		t.Error(err)
 	}
 	counts := h.Counts()
@@ -207,9 +234,37 @@ func (b *busy) home() {
 	for _, wrong := range b.resource.wrong {
 		t.Error(wrong)
 	}
-	if b.resource.refused == 0 || counts.Grants < 100 {
+	if b.resource.refused == 0 || counts.Grants < leastArbitrated {
 		t.Errorf("got %d grants, and %d old tokens that were refused: that shows too little", counts.Grants, b.resource.refused)
 	}
+}
+
+// overtaken finds grants of an epoch whose attempt was first sent after a grant of a later
+// epoch had been answered: whoever gave them had no authority any more. A repeat may be
+// answered later: what its first copy was granted is taken over with its token.
+func overtaken(h history.History) (errs []error) {
+	sent := map[leases.ID]clock.Instant{} // the first copy
+	for _, e := range h.Events {
+		if _, ok := sent[e.Attempt]; !ok && e.Kind == history.Acquire {
+			sent[e.Attempt] = e.Invoke
+		}
+	}
+	grants := granted(h)
+	slices.SortFunc(grants, func(a, b *history.Event) int { return cmp.Compare(a.Return, b.Return) })
+	first := map[uint32]*history.Event{} // of an epoch, the one that was answered first
+	for _, e := range grants {
+		if first[e.Token.Epoch()] == nil {
+			first[e.Token.Epoch()] = e
+		}
+	}
+	for _, e := range grants {
+		for epoch, f := range first {
+			if e.Token.Epoch() < epoch && f.Return.Before(sent[e.Attempt]) {
+				errs = append(errs, fmt.Errorf("an earlier epoch grants after a later one:\n%v\n%v", f, e))
+			}
+		}
+	}
+	return errs
 }
 
 // checkKeeper lets the keeper give its lease back, which is the same as it was.

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-
 // network carries every TCP connection among the nodes of a test, and from each of
 // them to the arbiter, through this process, so that it can be cut without any
 // privilege. Where it is cut nothing comes through and nobody is told, as where

@@ -181,10 +181,24 @@ func TestDrills(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")
 	}
+	runAllDrills(t)
+}
+
+// The same with the real store.
+func TestDrillsOnDynamoDB(t *testing.T) {
+	if stores != "1" {
+		t.Skip("make test-stores runs it")
+	}
+	withTable(t)
+	runAllDrills(t, "--arbiter", "dynamodb")
+}
+
+func runAllDrills(t *testing.T, more ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	page := filepath.Join(t.TempDir(), "drills.html")
-	cmd := itself(t, "drill", "run", "all", "--seed", "1", "--report", page, "-o", "json")
+	cmd := itself(t, append([]string{"drill", "run", "all", "--seed", "1", "--report", page, "-o", "json"}, more...)...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Start(); err != nil {

@@ -97,7 +97,7 @@ var arrows = map[string][]string{
 	"internal/dynamolocal":    {},
 	"internal/history":        {"tokens", "leases", "clock", checker},
 	"internal/holder":         {"clock", "leases", "tokens", "internal/rules"},
-	"internal/registers":      {"arbiter"},
+	"internal/registers":      {},
 	"internal/rules":          {},
 	"internal/sim":            {"arbiter", "authority", "clock", "fallback", "leases", "tokens", "internal/holder", "internal/rules"},
 	"internal/version":        {},

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coordd/coordd/clock"
 	"github.com/coordd/coordd/internal/history"
+	"github.com/coordd/coordd/leases"
 	"github.com/coordd/coordd/tokens"
 )
 
@@ -169,9 +171,15 @@ func promise(v *history.Violation) Invariant {
 // been answered: whoever granted them had lost its authority. For each epoch it tells of
 // the first.
 func (f *findings) epochs(h history.History) {
+	asked := map[leases.ID]clock.Instant{} // when each attempt was: a repeat gets the token of its first copy
+	for _, e := range h.Events {
+		if first, ok := asked[e.Attempt]; e.Kind == history.Acquire && (!ok || e.Invoke.Before(first)) {
+			asked[e.Attempt] = e.Invoke
+		}
+	}
 	for _, g := range firstOfEpochs(h) {
 		i := slices.IndexFunc(h.Events, func(e *history.Event) bool {
-			return granted(e) && g.Return.Before(e.Invoke) && e.Token.Epoch() < g.Token.Epoch()
+			return granted(e) && g.Return.Before(asked[e.Attempt]) && e.Token.Epoch() < g.Token.Epoch()
 		})
 		if i >= 0 {
 			f.add(Authority, fmt.Sprintf("a grant of epoch %d was answered, and then one of epoch %d was asked for and answered\n\t%v\n\t%v",
