@@ -190,6 +190,9 @@ func TestDrillsOnDynamoDB(t *testing.T) {
 		t.Skip("make test-stores runs it")
 	}
 	withTable(t)
+	if got := command(t, "arbiter", "create-table", "--emulator"); got.code != 0 {
+		t.Fatalf("got %+v, want a table", got)
+	}
 	runAllDrills(t, "--arbiter", "dynamodb")
 }
 
