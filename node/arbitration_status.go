@@ -151,8 +151,10 @@ func (n *Node) HandOver(ctx context.Context, to string) (Change, error) {
 func (a *arbitration) hold(ctx context.Context) (Change, error) {
 	a.take(func(m *authority.Machine, _ clock.Instant) { m.Hold() })
 	var root authority.Root
-	err := a.until(ctx, func(m *authority.Machine, _ clock.Instant) bool {
+	var grace time.Duration
+	err := a.until(ctx, func(m *authority.Machine, now clock.Instant) bool {
 		root, _, _ = m.Root()
+		grace = m.GraceLeft(now)
 		return root.Held || root.Mode != authority.Fallback
 	})
 	switch {
@@ -160,6 +162,8 @@ func (a *arbitration) hold(ctx context.Context) (Change, error) {
 		return Change{}, unknown(ctx)
 	case !root.Held:
 		return Change{}, &leases.UnavailableError{Reason: "authority has passed on meanwhile"}
+	case grace > 0:
+		return Change{}, fmt.Errorf("authority stays with the registers from now on; %w", &leases.GraceError{Epoch: root.Epoch, FreshIn: grace})
 	}
 	return Change{Epoch: root.Epoch}, nil
 }
