@@ -61,7 +61,7 @@ fmt: ## format all Go code
 	$(TOOL) gofumpt -w .
 
 .PHONY: test
-test: lint test-fast test-scenarios test-sim test-real bench-smoke test-demo ## everything a change must pass, in at most 15 minutes
+test: lint test-fast test-scenarios test-sim test-real bench-smoke test-demo ## everything a change must pass, in about 25 minutes
 
 .PHONY: lint
 lint: ## gofumpt, vet, staticcheck, the arch test
@@ -93,7 +93,7 @@ test-stores: ## tests with real stores, in at most 8 minutes; needs make deps
 
 .PHONY: test-real
 test-real: ## tests with real processes, one package after the other
-	$(STEP) 'test, real processes' env COORDD_STORES=0 $(GOTEST) -count=1 -p 1 -timeout 10m $(REAL)
+	$(STEP) 'test, real processes' env COORDD_STORES=0 $(GOTEST) -count=1 -p 1 -timeout 20m $(REAL)
 
 .PHONY: bench
 bench: ## measure a whole cluster beside what bounds it, about 10 minutes; ARGS="-quick", ARGS=-help
