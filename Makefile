@@ -29,7 +29,7 @@ FAST = $(filter-out $(shell go list $(REAL)) %/internal/arch,$(shell go list ./.
 # them all, make test only what they test without one.
 # Tests of the binary that need a real store.
 STORE_COMMANDS := 'TestArbitrated(Birth|MajorityLost)|TestArbiterTable|TestServeByArbiter|TestAdopt|TestDrillsOnDynamoDB'
-STORES := ./internal/dynamolocal ./arbiter/dynamodb ./node/storetest
+STORES := ./internal/dynamolocal ./arbiter/dynamodb
 
 # make build RELEASE=1.2.3 names a release other than the source's own.
 RELEASE :=
@@ -88,7 +88,8 @@ sim: ## the protocol simulated in virtual time, SEEDS=1-20000
 
 .PHONY: test-stores
 test-stores: ## tests with real stores, in at most 8 minutes; needs make deps
-	$(STEP) 'test, real stores' env COORDD_STORES=1 $(GOTEST) -count=1 -p 1 -parallel 8 -timeout 8m $(STORES)
+	$(STEP) 'test, real stores' env COORDD_STORES=1 $(GOTEST) -count=1 -p 1 -timeout 8m $(STORES)
+	$(STEP) 'test, nodes with real stores' env COORDD_STORES=1 scripts/gotest $(TAGS) -count=1 -timeout 8m ./node/storetest
 	$(STEP) 'test, commands with real stores' env COORDD_STORES=1 scripts/gotest $(TAGS) -count=1 -timeout 8m -run $(STORE_COMMANDS) ./cmd/coordd
 
 .PHONY: test-real

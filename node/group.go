@@ -35,6 +35,7 @@ type group struct {
 
 	mu      sync.Mutex // guards what follows
 	changed chan struct{}
+	closing bool   // no barrier is begun any more
 	redo    func() // ends what serves in the present term, so that it begins anew; nil: nothing does
 }
 
@@ -220,8 +221,10 @@ func (g *group) handOver(ctx context.Context, log *slog.Logger) {
 
 // barrier waits until everything that this leader's log holds has been applied.
 func (g *group) barrier(ctx context.Context) error {
-	f, done := g.raft.Barrier(0), make(chan error, 1)
-	g.barriers.Go(func() { done <- f.Error() })
+	done := make(chan error, 1)
+	if !g.await(func() { done <- g.raft.Barrier(0).Error() }) {
+		return raft.ErrRaftShutdown
+	}
 	select {
 	case err := <-done:
 		return err
@@ -230,8 +233,22 @@ func (g *group) barrier(ctx context.Context) error {
 	}
 }
 
+// await calls f in a goroutine that close waits for, unless that has begun.
+func (g *group) await(f func()) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closing {
+		return false
+	}
+	g.barriers.Go(f)
+	return true
+}
+
 // close ends Raft, and the storage only after it.
 func (g *group) close(ctx context.Context) error {
+	g.mu.Lock()
+	g.closing = true
+	g.mu.Unlock()
 	// Raft that is shut down never answers a barrier that its state machine has not come to.
 	soon, cancel := context.WithTimeout(ctx, g.patience)
 	_ = wait(soon, &g.barriers, "barriers")

@@ -75,7 +75,7 @@ func (c *cluster) start(i int) {
 	n, err := node.New(node.Config{
 		Name: fmt.Sprintf("n%d", i+1), InMemory: true, Listen: "127.0.0.1:0", ElectionTimeout: 200 * time.Millisecond,
 		Arbiter: c.ways[i], ArbiterName: c.name, ReformAfter: 2 * time.Second,
-		Authority: node.Authority{Lease: time.Second, Shards: leases.Shards{Count: 4, Bytes: 16 << 10}, CeilingFloor: time.Second},
+		Authority: node.Authority{Lease: 2 * time.Second, Shards: leases.Shards{Count: 4, Bytes: 16 << 10}, CeilingFloor: time.Second},
 	})
 	if err != nil {
 		c.t.Fatal(err)
