@@ -249,8 +249,8 @@ func (n *Node) leader() (peerv1.PeerClient, error) {
 // remove takes a member out for good. One that is heard is refused unless force,
 // and one without which the others would have no quorum is refused always.
 func (n *Node) remove(ctx context.Context, g *group, name string, force bool) (string, error) {
-	n.joins.Lock()
-	defer n.joins.Unlock()
+	n.joins <- struct{}{}
+	defer func() { <-n.joins }()
 	server, err := g.named(name)
 	if err != nil {
 		return "", err

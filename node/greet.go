@@ -218,12 +218,12 @@ func (n *Node) promote(g *group, target map[raft.ServerID]uint64, commit uint64)
 		free--
 		n.log.Info("a member has caught up and votes from now on", "member", s.ID)
 		ctx, cancel := context.WithTimeout(n.ctx, 4*n.cfg.ElectionTimeout)
-		n.joins.Lock()
+		n.joins <- struct{}{}
 		var err error
 		if _, in := g.server(string(s.ID)); in { // it may have been removed meanwhile
 			err = await(ctx, g.raft.AddVoter(s.ID, s.Address, 0, n.cfg.ElectionTimeout))
 		}
-		n.joins.Unlock()
+		<-n.joins
 		cancel()
 		if err != nil {
 			n.log.Warn("a member could not be made a voter", "member", s.ID, "err", err)

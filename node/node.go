@@ -71,7 +71,7 @@ type Node struct {
 	ctx    context.Context // ends with the node; the cause says why
 	cancel context.CancelCauseFunc
 	loops  sync.WaitGroup
-	joins  sync.Mutex // held while the membership is changed on behalf of a Join
+	joins  chan struct{} // has room for one: full while the membership is changed on behalf of a Join
 	fatal  chan struct{}
 	closed sync.Once
 
@@ -96,7 +96,7 @@ func New(cfg Config) (*Node, error) {
 		cfg.Network = transport.TCP()
 	}
 	n := &Node{
-		cfg: cfg, log: cfg.Log.With("node", cfg.Name), clock: cfg.Clock, fatal: make(chan struct{}), raftEnded: make(chan struct{}),
+		cfg: cfg, log: cfg.Log.With("node", cfg.Name), clock: cfg.Clock, fatal: make(chan struct{}), raftEnded: make(chan struct{}), joins: make(chan struct{}, 1),
 		doing: "not started", forward: map[string]*transport.Conn{},
 	}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())

@@ -152,8 +152,8 @@ func (p *peer) Join(ctx context.Context, req *peerv1.JoinRequest) (*peerv1.JoinR
 	if self.Recovered != nil { // another leader would not know what comes before serving
 		return nil, &leases.UnavailableError{Reason: self.Name + " takes nobody in before it serves from its recovered log"}
 	}
-	n.joins.Lock()
-	defer n.joins.Unlock()
+	n.joins <- struct{}{}
+	defer func() { <-n.joins }()
 	voter, err := n.takeIn(ctx, g, req)
 	if err != nil {
 		return nil, err
