@@ -89,7 +89,7 @@ sim: ## the protocol simulated in virtual time, SEEDS=1-20000
 .PHONY: test-stores
 test-stores: ## tests with real stores, in at most 8 minutes; needs make deps
 	$(STEP) 'test, real stores' env COORDD_STORES=1 $(GOTEST) -count=1 -p 1 -timeout 8m $(STORES)
-	$(STEP) 'test, nodes with real stores' env COORDD_STORES=1 scripts/gotest $(TAGS) -count=1 -timeout 8m ./node/storetest
+	$(STEP) 'test, nodes with real stores' env COORDD_STORES=1 scripts/gotest $(TAGS) -count=1 -parallel 4 -timeout 8m ./node/storetest
 	$(STEP) 'test, commands with real stores' env COORDD_STORES=1 scripts/gotest $(TAGS) -count=1 -timeout 8m -run $(STORE_COMMANDS) ./cmd/coordd
 
 .PHONY: test-real
