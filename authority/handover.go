@@ -1,7 +1,6 @@
 package authority
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/coordd/coordd/clock"
@@ -28,9 +27,6 @@ const (
 	ends                  // the grace
 )
 
-// errNotLeading: a hand-over needs the leader that serves.
-var errNotLeading = errors.New("this node does not lead with an open window")
-
 // HandOver begins a planned hand-over to the registers, where an operator keeps
 // authority until Release. done is called once, when fresh grants have begun
 // there or it has failed; it must not call the machine.
@@ -39,7 +35,7 @@ func (m *Machine) HandOver(now clock.Instant, done func(error)) {
 	case m.hand != nil:
 		done(&leases.UnavailableError{Reason: "a hand-over is under way"})
 	case m.r.root.Mode != Raft || !m.ready() || m.lead.opened == 0 || !now.Before(m.lead.until):
-		done(&leases.UnavailableError{Reason: errNotLeading.Error()})
+		done(&leases.UnavailableError{Reason: "this node does not lead with an open window"})
 	case m.r.root.Epoch >= tokens.MaxEpoch:
 		done(&leases.ExhaustedError{What: "epochs", Bound: uint64(tokens.MaxEpoch)})
 	default:
@@ -108,7 +104,7 @@ func (m *Machine) handOver(now clock.Instant) Action {
 	return nil
 }
 
-func (m *Machine) drained(_ clock.Instant, err error) {
+func (m *Machine) drained(err error) {
 	h := m.hand
 	switch {
 	case h == nil || h.stage != drains:
@@ -131,7 +127,7 @@ func (m *Machine) handed() {
 
 // handFailed takes note that the write of R was not, or may not have been, done.
 // While it may take effect this node pledges to nobody (S2).
-func (m *Machine) handFailed(*Swap) {
+func (m *Machine) handFailed() {
 	h, l := m.hand, m.lead
 	if h == nil || l == nil || h.stage != writes || m.doubt() != 0 {
 		return // a read will show

@@ -126,6 +126,16 @@ func (m *Machine) Window(now clock.Instant, term uint64) (left time.Duration, by
 	return l.until.Sub(now), l.by
 }
 
+// WindowSince is how long the window lasts that goes back to the one which was opened
+// then; 0: it is closed, or goes back to another.
+func (m *Machine) WindowSince(now clock.Instant, term uint64, opened clock.Instant) time.Duration {
+	if m.Opened(term) != opened {
+		return 0
+	}
+	left, _ := m.Window(now, term)
+	return left
+}
+
 // Opened is when the first window of that term was obtained in this raft epoch, or
 // those that bumps have made of it; 0: none was.
 func (m *Machine) Opened(term uint64) clock.Instant {
@@ -360,7 +370,7 @@ func (m *Machine) Done(now clock.Instant, a Action, err error) {
 			m.lead.raising.answered(a.Epoch, again)
 		}
 	case Drain:
-		m.drained(now, err)
+		m.drained(err)
 	case Install:
 		m.installed(a, err)
 	}

@@ -353,7 +353,9 @@ func (m *Machine) Swapped(s *Swap, now clock.Instant, err error) {
 		m.flight = nil
 		m.nextTry = now.Add(m.lease() / 10)
 	}
-	m.failed(s)
+	if s.why == forHandOver {
+		m.handFailed()
+	}
 }
 
 // doubt is the version from which an own takeover was sent that may take effect yet; 0:
@@ -392,13 +394,6 @@ func (m *Machine) done(s *Swap, now clock.Instant) {
 		m.handed()
 	case forRelease:
 		m.back = false
-	}
-}
-
-// failed takes note that a write certainly was not, or may not have been, done.
-func (m *Machine) failed(s *Swap) {
-	if s.why == forHandOver {
-		m.handFailed(s)
 	}
 }
 

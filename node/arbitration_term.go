@@ -172,9 +172,7 @@ func (a *arbitration) install(r *ruling, action authority.Install) error {
 func (a *arbitration) window(term uint64, opened clock.Instant) error {
 	var left time.Duration
 	a.with(func(m *authority.Machine, now clock.Instant) {
-		if m.Opened(term) == opened {
-			left, _ = m.Window(now, term)
-		}
+		left = m.WindowSince(now, term, opened)
 	})
 	if left <= 0 {
 		return &leases.UnavailableError{Reason: fmt.Sprintf("%s has no open window in term %d", a.node.cfg.Name, term)}
@@ -232,9 +230,7 @@ func (n *Node) serveWindow(ctx context.Context, r *ruling, opened clock.Instant)
 		var handing bool
 		var changed <-chan struct{}
 		a.with(func(m *authority.Machine, now clock.Instant) {
-			if m.Opened(r.term) == opened {
-				left, _ = m.Window(now, r.term)
-			}
+			left = m.WindowSince(now, r.term, opened)
 			handing, changed = m.Handing(), a.changed
 		})
 		switch {
